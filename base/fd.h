@@ -1,0 +1,20 @@
+#pragma once
+/* Descriptors: flags, descriptor passing, sockets' small needs. All functions return 0 or -errno unless said. */
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+
+int er_fd_nonblock(int fd);
+int er_fd_cloexec(int fd, int on);
+/* Sealed against shrinking; close-on-exec. Returns the fd or -errno. */
+int er_memfd(const char *name, size_t bytes);
+/* Whole buffer or error; retries EINTR; blocking descriptors. */
+int er_write_all(int fd, const void *data, size_t n);
+/* Exactly n bytes; end of file before is -ENODATA. */
+int er_read_all(int fd, void *data, size_t n);
+int er_pwrite_all(int fd, const void *data, size_t n, off_t offset);
+int er_pread_all(int fd, void *data, size_t n, off_t offset);
+/* One byte plus one descriptor over a Unix socket. er_recv_fd returns the (close-on-exec) fd or -errno. */
+int er_send_fd(int sock, int fd);
+int er_recv_fd(int sock);

@@ -1,0 +1,22 @@
+#pragma once
+/*
+ * Memory pools for anything large or timed. First touch of fresh pages can be as slow as 0.3 GB/s, so a pool is one
+ * 2 MiB-aligned mapping, MADV_HUGEPAGE, populated at once (MADV_POPULATE_WRITE, else by touching), and is handed out
+ * by bumping a pointer. Nothing allocates in a step. Not thread-safe.
+ */
+#include <stddef.h>
+
+#include "base/error.h"
+
+enum er_pool_how { ER_POOL_POPULATED, ER_POOL_TOUCHED }; /* how the pages were brought in */
+
+struct er_pool; /* opaque */
+
+int er_pool_new(struct er_pool **ret, size_t bytes, struct er_error *err);
+void er_pool_free(struct er_pool *pool);
+/* `align` a power of two, at most 2 MiB. NULL when the pool is spent. Zeroed (fresh pages). */
+void *er_pool_alloc(struct er_pool *pool, size_t bytes, size_t align);
+/* Give everything back at once; content stays as it was. */
+void er_pool_reset(struct er_pool *pool);
+enum er_pool_how er_pool_how(const struct er_pool *pool);
+size_t er_pool_used(const struct er_pool *pool);
