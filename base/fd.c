@@ -1,0 +1,173 @@
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+int er_fd_nonblock(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+        return -errno;
+    return 0;
+}
+
+int er_fd_cloexec(int fd, int on)
+{
+    int flags = fcntl(fd, F_GETFD);
+
+    if (flags < 0)
+        return -errno;
+    flags = on ? flags | FD_CLOEXEC : flags & ~FD_CLOEXEC;
+    return fcntl(fd, F_SETFD, flags) < 0 ? -errno : 0;
+}
+
+int er_memfd(const char *name, size_t bytes)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0)
+        return -errno;
+    if (ftruncate(fd, (off_t)bytes) < 0)
+        return -errno;
+    /* Whoever maps it may then touch every page without fear of SIGBUS from a peer's ftruncate().
+     */
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
+        return -errno;
+    return ER_TAKE_FD(fd);
+}
+
+int er_write_all(int fd, const void *data, size_t n)
+{
+    const char *at = data;
+
+    while (n > 0) {
+        ssize_t done = write(fd, at, n);
+
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return done < 0 ? -errno : -EIO;
+        at += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+int er_read_all(int fd, void *data, size_t n)
+{
+    char *at = data;
+
+    while (n > 0) {
+        ssize_t done = read(fd, at, n);
+
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return done < 0 ? -errno : -ENODATA;
+        at += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+int er_pwrite_all(int fd, const void *data, size_t n, off_t offset)
+{
+    const char *at = data;
+
+    while (n > 0) {
+        ssize_t done = pwrite(fd, at, n, offset);
+
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return done < 0 ? -errno : -EIO;
+        at += done;
+        offset += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+int er_pread_all(int fd, void *data, size_t n, off_t offset)
+{
+    char *at = data;
+
+    while (n > 0) {
+        ssize_t done = pread(fd, at, n, offset);
+
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return done < 0 ? -errno : -ENODATA;
+        at += done;
+        offset += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+/* Room for exactly one descriptor; the union aligns it as a cmsghdr wants. */
+union fd_control {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof(int))];
+};
+
+int er_send_fd(int sock, int fd)
+{
+    union fd_control control = {0};
+    char byte = 0;
+    struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.room,
+                         .msg_controllen = sizeof(control.room)};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&msg);
+    ssize_t done;
+
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof(int));
+    do {
+        done = sendmsg(sock, &msg, MSG_NOSIGNAL);
+    } while (done < 0 && errno == EINTR);
+    return done < 0 ? -errno : 0;
+}
+
+int er_recv_fd(int sock)
+{
+    union fd_control control = {0};
+    char byte;
+    struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+    /* CMSG_LEN, not CMSG_SPACE: the padding would have room for a second descriptor, which would
+     * leak. */
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.room,
+                         .msg_controllen = CMSG_LEN(sizeof(int))};
+    struct cmsghdr *header;
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    ssize_t done;
+
+    do {
+        done = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
+    } while (done < 0 && errno == EINTR);
+    if (done < 0)
+        return -errno;
+    header = CMSG_FIRSTHDR(&msg);
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(&fd, CMSG_DATA(header), sizeof(int));
+    if (done == 0)
+        return -ENODATA;
+    if (msg.msg_flags & MSG_CTRUNC)
+        return -EMSGSIZE;
+    return fd < 0 ? -EBADMSG : ER_TAKE_FD(fd);
+}
