@@ -1,11 +1,12 @@
 #pragma once
 /*
- * Messages between an agent and its workers, over the Unix SOCK_SEQPACKET socket ELASTIC_SOCKET: codec only.
+ * Messages between an agent and its workers, over the Unix SOCK_SEQPACKET socket ELASTIC_SOCKET:
+ * codec only.
  *
- * One message is one packet: a fixed header, then numbers, then strings; every type uses the same shape, so there
- * is one encoder and one decoder. Requests carry a sequence number > 0 chosen by the worker; the agent answers each
- * with exactly one ER_CTL_REPLY of that number, in any order (a waiting get is answered late). Integers are
- * little-endian. A decoder never trusts a length. Pure.
+ * One message is one packet: a fixed header, then numbers, then strings; every type uses the same
+ * shape, so there is one encoder and one decoder. Requests carry a sequence number > 0 chosen by
+ * the worker; the agent answers each with exactly one ER_CTL_REPLY of that number, in any order (a
+ * waiting get is answered late). Integers are little-endian. A decoder never trusts a length. Pure.
  *
  *   type     num[]                                    str[]                         reply
  *   HELLO    protocol, pid                            -                             WORLD
@@ -13,20 +14,19 @@
  *            node_rank, nnodes, generation, restarts, checkpoint_dir
  *   READY    generation                               -                             status
  *   KV_PUT   generation                               key, value                    status
- *   KV_GET   generation, timeout_us (0: no wait,      key                           status, str[0] = value;
- *            UINT64_MAX: none)                                                      status 1: not there
- *   KV_ADD   generation, delta (two's complement)     key                           status, num[0] = new value
- *   BARRIER  generation, timeout_us                   name                          status
- *   COMMIT   generation, step, bytes, written_bytes,  path, digest (hex)            status (ER_E_STALE: fenced off)
- *            pause_us, duration_us, error (-errno; 0: committed)
- *   LOADED   generation, step                         path, source, skipped (JSON)  status
- *   LEFT     generation                               -                             status
- *   FAIL     generation                               message                       status
- *   BYE      generation                               -                             status
+ *   KV_GET   generation, timeout_us (0: no wait,      key                           status, str[0]
+ * = value; UINT64_MAX: none)                                                      status 1: not
+ * there KV_ADD   generation, delta (two's complement)     key                           status,
+ * num[0] = new value BARRIER  generation, timeout_us                   name status COMMIT
+ * generation, step, bytes, written_bytes,  path, digest (hex)            status (ER_E_STALE: fenced
+ * off) pause_us, duration_us, error (-errno; 0: committed) LOADED   generation, step path, source,
+ * skipped (JSON)  status LEFT     generation                               - status FAIL generation
+ * message                       status BYE      generation                               - status
  *   REPLY    (as listed)                              (as listed), last: text of a failure
  *
  * The agent's own control socket (agent.sock) speaks the same packets with:
- *   STATUS   -                                        -                             status, str[0] = JSON text
+ *   STATUS   -                                        -                             status, str[0]
+ * = JSON text
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -40,9 +40,10 @@
 #define ER_CTL_VALUE_MAX  (48 * 1024)
 #define ER_CTL_PACKET_MAX (64 * 1024)
 
-#define ER_CTL_TYPES(X)                                                                             \
-    X(HELLO) X(WORLD) X(READY) X(KV_PUT) X(KV_GET) X(KV_ADD) X(BARRIER) X(COMMIT) X(LOADED) X(LEFT) \
-    X(FAIL) X(BYE) X(STATUS) X(REPLY)
+#define ER_CTL_TYPES(X)                                                                            \
+    X(HELLO)                                                                                       \
+    X(WORLD) X(READY) X(KV_PUT) X(KV_GET) X(KV_ADD) X(BARRIER) X(COMMIT) X(LOADED) X(LEFT) X(FAIL) \
+        X(BYE) X(STATUS) X(REPLY)
 
 enum er_ctl_type {
     ER_CTL_NONE,
@@ -53,7 +54,8 @@ enum er_ctl_type {
 };
 
 struct er_ctl_str {
-    const char *data; /* borrowed: from the caller when encoding, from the packet when decoding; not NUL-terminated */
+    const char *data; /* borrowed: from the caller when encoding, from the packet when decoding; not
+                         NUL-terminated */
     size_t len;
 };
 
@@ -73,9 +75,9 @@ void er_ctl_bytes(struct er_ctl_msg *msg, const void *data, size_t n);
 
 /* Bytes written to `packet` (room: cap), or -EMSGSIZE. */
 int er_ctl_encode(const struct er_ctl_msg *msg, void *packet, size_t cap);
-/* 0, or ER_E_PROTOCOL with the reason. Checks counts against the table above for known types (at least as many
- * numbers and strings as listed for requests); unknown types decode as ER_CTL_NONE with seq kept, so that a newer
- * worker gets a clean "unknown request" answer. */
+/* 0, or ER_E_PROTOCOL with the reason. Checks counts against the table above for known types (at
+ * least as many numbers and strings as listed for requests); unknown types decode as ER_CTL_NONE
+ * with seq kept, so that a newer worker gets a clean "unknown request" answer. */
 int er_ctl_decode(struct er_ctl_msg *ret, const void *packet, size_t n, struct er_error *err);
 const char *er_ctl_type_name(enum er_ctl_type type);
 /* Copy a string out with a NUL; -ENAMETOOLONG when it does not fit or holds a NUL. */

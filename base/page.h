@@ -1,8 +1,8 @@
 #pragma once
 /*
- * The shared page between an agent and one worker: a memfd of ER_PAGE_BYTES that the worker finds through
- * ELASTIC_PAGE_FD. Reports go one way and notices the other, by plain atomic stores: no system call on either
- * side. A worker that ignores the page costs nothing.
+ * The shared page between an agent and one worker: a memfd of ER_PAGE_BYTES that the worker finds
+ * through ELASTIC_PAGE_FD. Reports go one way and notices the other, by plain atomic stores: no
+ * system call on either side. A worker that ignores the page costs nothing.
  *
  *   agent  -> worker   notice      generation << 8 | kind; only grows in generation
  *   worker -> agent    everything else
@@ -16,15 +16,15 @@
 #define ER_PAGE_VERSION 1u
 
 /* Phases a worker reports; each names the deadline that applies to it. X(ENUM, "text") */
-#define ER_PHASES(X)                                                                                \
-    X(STARTUP, "startup")                                                                           \
-    X(DATA, "data")                                                                                 \
-    X(FORWARD, "forward")                                                                           \
-    X(BACKWARD, "backward")                                                                         \
-    X(COMMUNICATE, "communicate")                                                                   \
-    X(OPTIMIZER, "optimizer")                                                                       \
-    X(CHECKPOINT, "checkpoint")                                                                     \
-    X(EVALUATION, "evaluation")                                                                     \
+#define ER_PHASES(X)                                                                               \
+    X(STARTUP, "startup")                                                                          \
+    X(DATA, "data")                                                                                \
+    X(FORWARD, "forward")                                                                          \
+    X(BACKWARD, "backward")                                                                        \
+    X(COMMUNICATE, "communicate")                                                                  \
+    X(OPTIMIZER, "optimizer")                                                                      \
+    X(CHECKPOINT, "checkpoint")                                                                    \
+    X(EVALUATION, "evaluation")                                                                    \
     X(IDLE, "idle")
 
 struct er_page_notice {
@@ -32,10 +32,10 @@ struct er_page_notice {
 };
 
 struct er_page_progress {
-    _Atomic uint64_t phase;         /* enum er_phase */
-    _Atomic uint64_t step;          /* last finished step; 0: none yet */
-    _Atomic uint64_t step_us;       /* CLOCK_MONOTONIC of the last report */
-    _Atomic uint64_t first_step;    /* first step finished by this process in its current generation */
+    _Atomic uint64_t phase;      /* enum er_phase */
+    _Atomic uint64_t step;       /* last finished step; 0: none yet */
+    _Atomic uint64_t step_us;    /* CLOCK_MONOTONIC of the last report */
+    _Atomic uint64_t first_step; /* first step finished by this process in its current generation */
     _Atomic uint64_t first_step_us; /* and when */
     _Atomic uint64_t collective;    /* sequence number of the last collective begun */
     _Atomic uint64_t samples;       /* samples finished by this rank */

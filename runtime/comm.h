@@ -1,16 +1,16 @@
 #pragma once
 /*
- * er_comm: a communicator over the ranks of one generation that is never stuck. Backends: `self` (world of one) and
- * `host` (shared memory when all ranks share a host, TCP otherwise).
+ * er_comm: a communicator over the ranks of one generation that is never stuck. Backends: `self`
+ * (world of one) and `host` (shared memory when all ranks share a host, TCP otherwise).
  *
  * - The thread that opened a communicator owns it; only er_comm_abort() of that thread ends it.
- * - Operations are asynchronous and run in the order in which they were started, beside the caller, on a progress thread.
- *   All ranks start the same operations in the same order; a different kind, type, count or root is ER_E_MISMATCH on
- *   every rank, naming both operations and ranks.
- * - Sums are made element by element in rank order (0 + 1 + ... ), so results are bit-identical on all ranks and do
- *   not depend on sizes, buckets or transport.
- * - A peer's death (its socket closes), a deadline, or the agent's STOP notice fails everything outstanding with a text
- *   that names peer and operation. After a failure only abort is useful.
+ * - Operations are asynchronous and run in the order in which they were started, beside the caller,
+ * on a progress thread. All ranks start the same operations in the same order; a different kind,
+ * type, count or root is ER_E_MISMATCH on every rank, naming both operations and ranks.
+ * - Sums are made element by element in rank order (0 + 1 + ... ), so results are bit-identical on
+ * all ranks and do not depend on sizes, buckets or transport.
+ * - A peer's death (its socket closes), a deadline, or the agent's STOP notice fails everything
+ * outstanding with a text that names peer and operation. After a failure only abort is useful.
  */
 #include "runtime/elastic.h"
 
@@ -28,47 +28,56 @@ enum er_reduce { ER_SUM, ER_MIN, ER_MAX, ER_REDUCE_COUNT };
 #define ER_COMM_OPS_MAX 256 /* operations in flight; one more is -EAGAIN */
 
 struct er_comm; /* opaque */
-struct er_op;   /* opaque; from a fixed ring of ER_COMM_OPS_MAX, valid until that many later operations have begun */
+struct er_op;   /* opaque; from a fixed ring of ER_COMM_OPS_MAX, valid until that many later
+                   operations have begun */
 
 struct er_comm_opts {
     enum er_comm_backend backend;
-    enum er_comm_transport transport; /* host: auto takes ELASTIC_COMM_TRANSPORT (shm | tcp), else shm on one host */
-    uint64_t open_timeout_us;         /* 0: 60 s */
-    uint64_t op_timeout_us;           /* no progress in an operation for this long fails it; 0: 5 min */
-    uint64_t pace_bytes_per_s;        /* TCP: SO_MAX_PACING_RATE; 0: none */
-    const char *name;                 /* several communicators in one generation need different names; NULL: "world" */
+    enum er_comm_transport
+        transport; /* host: auto takes ELASTIC_COMM_TRANSPORT (shm | tcp), else shm on one host */
+    uint64_t open_timeout_us;  /* 0: 60 s */
+    uint64_t op_timeout_us;    /* no progress in an operation for this long fails it; 0: 5 min */
+    uint64_t pace_bytes_per_s; /* TCP: SO_MAX_PACING_RATE; 0: none */
+    const char
+        *name; /* several communicators in one generation need different names; NULL: "world" */
 };
 
-/* Begins to connect and returns at once; poll er_comm_status() or er_comm_wait_ready(). `opts` may be NULL. */
-ER_API int er_comm_open(struct er_comm **ret, struct er_ctx *ctx, const struct er_comm_opts *opts, struct er_error *err);
+/* Begins to connect and returns at once; poll er_comm_status() or er_comm_wait_ready(). `opts` may
+ * be NULL. */
+ER_API int er_comm_open(struct er_comm **ret, struct er_ctx *ctx, const struct er_comm_opts *opts,
+                        struct er_error *err);
 /* 0 ready, ER_IN_PROGRESS connecting, negative failed (err says which peer and operation). */
 ER_API int er_comm_status(struct er_comm *comm, struct er_error *err);
 ER_API int er_comm_wait_ready(struct er_comm *comm, struct er_error *err);
 ER_API int er_comm_rank(const struct er_comm *comm);
 ER_API int er_comm_size(const struct er_comm *comm);
 ER_API const char *er_comm_describe(const struct er_comm *comm); /* "host/shm 2 ranks" */
-/* Local, bounded; everything outstanding fails with ER_E_ABORTED; frees the communicator. NULL is fine. */
+/* Local, bounded; everything outstanding fails with ER_E_ABORTED; frees the communicator. NULL is
+ * fine. */
 ER_API void er_comm_abort(struct er_comm *comm);
 
-/* In place: n elements at buf become the reduction over all ranks. buf stays the communicator's until the op is done. */
-ER_API int er_all_reduce(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype, enum er_reduce reduce,
-                         struct er_op **ret, struct er_error *err);
-ER_API int er_broadcast(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype, int root, struct er_op **ret,
-                        struct er_error *err);
+/* In place: n elements at buf become the reduction over all ranks. buf stays the communicator's
+ * until the op is done. */
+ER_API int er_all_reduce(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype,
+                         enum er_reduce reduce, struct er_op **ret, struct er_error *err);
+ER_API int er_broadcast(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype, int root,
+                        struct er_op **ret, struct er_error *err);
 /* `mine` (n bytes) of every rank in rank order at `all` (n * size bytes). */
-ER_API int er_all_gather(struct er_comm *comm, const void *mine, size_t n, void *all, struct er_op **ret,
-                         struct er_error *err);
+ER_API int er_all_gather(struct er_comm *comm, const void *mine, size_t n, void *all,
+                         struct er_op **ret, struct er_error *err);
 ER_API int er_comm_barrier(struct er_comm *comm, struct er_error *err); /* waits */
 
-/* Wait for one operation: 0 done, -ETIMEDOUT (the operation goes on), other negative: failed. UINT64_MAX: no deadline. */
+/* Wait for one operation: 0 done, -ETIMEDOUT (the operation goes on), other negative: failed.
+ * UINT64_MAX: no deadline. */
 ER_API int er_op_wait(struct er_op *op, uint64_t timeout_us, struct er_error *err);
 /* 0 done, ER_IN_PROGRESS, negative failed. */
 ER_API int er_op_test(struct er_op *op, struct er_error *err);
 
 /*
- * The step record: each rank gives its part, all get the same agreed record. An operation of its own, started only
- * when every operation of this rank is complete (else -EBUSY): "the vote completed" therefore means "every rank had all
- * its reduced gradients". 96 bytes; sums are made in rank order.
+ * The step record: each rank gives its part, all get the same agreed record. An operation of its
+ * own, started only when every operation of this rank is complete (else -EBUSY): "the vote
+ * completed" therefore means "every rank had all its reduced gradients". 96 bytes; sums are made in
+ * rank order.
  */
 struct er_vote {
     uint64_t step;       /* must be equal on all ranks, else ER_E_MISMATCH */

@@ -2,9 +2,10 @@
 /*
  * libelastic: what a worker started by elastic-run sees of its job. Depends on the C library only.
  *
- * One handle per process and one thread per handle, except er_notice() and er_progress(), which any thread may
- * call. Without an agent (a program run by hand) er_open() gives a world of one and everything still works.
- * Results: 0 done, positive as documented, negative failed (-errno or ER_E_*) with the text in `err`.
+ * One handle per process and one thread per handle, except er_notice() and er_progress(), which any
+ * thread may call. Without an agent (a program run by hand) er_open() gives a world of one and
+ * everything still works. Results: 0 done, positive as documented, negative failed (-errno or
+ * ER_E_*) with the text in `err`.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -19,13 +20,14 @@ extern "C" {
 
 struct er_ctx; /* opaque */
 
-/* The world of the current generation. Strings are owned by the context and valid until er_rejoin() or er_close(). */
+/* The world of the current generation. Strings are owned by the context and valid until er_rejoin()
+ * or er_close(). */
 struct er_world {
     int rank, size;             /* 0 .. size-1; contiguous per node */
     int local_rank, local_size; /* on this node */
     int node_rank, nnodes;
-    uint64_t generation;        /* only grows within a job; 0 without an agent */
-    uint32_t restarts;          /* counted restarts of the whole job */
+    uint64_t generation; /* only grows within a job; 0 without an agent */
+    uint32_t restarts;   /* counted restarts of the whole job */
     const char *job, *run, *node_id;
     const char *checkpoint_dir; /* "" when the job has none */
 };
@@ -50,36 +52,44 @@ enum er_phase {
     ER_PHASE_IDLE
 };
 
-/* Join the agent named by the environment. Blocks for at most 10 s. A set but unreachable ELASTIC_SOCKET is an error,
- * never silently a world of one. */
+/* Join the agent named by the environment. Blocks for at most 10 s. A set but unreachable
+ * ELASTIC_SOCKET is an error, never silently a world of one. */
 ER_API int er_open(struct er_ctx **ret, struct er_error *err);
 /* Polite leave; idempotent; NULL is fine. */
 ER_API void er_close(struct er_ctx *ctx);
 ER_API const struct er_world *er_world(const struct er_ctx *ctx);
 
-/* Key-value store of the job's workers, fenced to the generation: keys of another generation are never seen, writes of a
- * superseded one fail with ER_E_STALE. Keys: 1..ER_CTL_KEY_MAX bytes without NUL; values at most ER_CTL_VALUE_MAX bytes. */
-ER_API int er_kv_put(struct er_ctx *ctx, const char *key, const void *value, size_t n, struct er_error *err);
-/* Waits until the key is there, at most `timeout_us` (0: do not wait; UINT64_MAX: no limit). 1 = not there in time.
- * A value longer than `cap` is -ENOSPC and *ret_n says its length. */
-ER_API int er_kv_get(struct er_ctx *ctx, const char *key, void *ret_value, size_t cap, size_t *ret_n, uint64_t timeout_us,
+/* Key-value store of the job's workers, fenced to the generation: keys of another generation are
+ * never seen, writes of a superseded one fail with ER_E_STALE. Keys: 1..ER_CTL_KEY_MAX bytes
+ * without NUL; values at most ER_CTL_VALUE_MAX bytes. */
+ER_API int er_kv_put(struct er_ctx *ctx, const char *key, const void *value, size_t n,
                      struct er_error *err);
+/* Waits until the key is there, at most `timeout_us` (0: do not wait; UINT64_MAX: no limit). 1 =
+ * not there in time. A value longer than `cap` is -ENOSPC and *ret_n says its length. */
+ER_API int er_kv_get(struct er_ctx *ctx, const char *key, void *ret_value, size_t cap,
+                     size_t *ret_n, uint64_t timeout_us, struct er_error *err);
 /* Atomic add on a decimal counter (missing = 0); *ret is the value after it. */
-ER_API int er_kv_add(struct er_ctx *ctx, const char *key, int64_t delta, int64_t *ret, struct er_error *err);
-/* All ranks of the generation arrive. A name may be used again: uses are counted. -ETIMEDOUT after the time. */
-ER_API int er_barrier(struct er_ctx *ctx, const char *name, uint64_t timeout_us, struct er_error *err);
+ER_API int er_kv_add(struct er_ctx *ctx, const char *key, int64_t delta, int64_t *ret,
+                     struct er_error *err);
+/* All ranks of the generation arrive. A name may be used again: uses are counted. -ETIMEDOUT after
+ * the time. */
+ER_API int er_barrier(struct er_ctx *ctx, const char *name, uint64_t timeout_us,
+                      struct er_error *err);
 
 /* One load, no system call. A hint until the ranks have agreed on it (the step vote does). */
 ER_API enum er_notice er_notice(const struct er_ctx *ctx);
 
-/* Tell the agent where this worker is: a few stores into the shared page. `step` is the last finished step (0: none). */
+/* Tell the agent where this worker is: a few stores into the shared page. `step` is the last
+ * finished step (0: none). */
 ER_API void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step);
 /* Optional figures for status and metrics; `total_steps` 0 = unknown. */
-ER_API void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double loss, uint64_t total_steps);
+ER_API void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double loss,
+                                uint64_t total_steps);
 /* Ready to work: start-up is over (model built, communicator open). */
 ER_API int er_ready(struct er_ctx *ctx, struct er_error *err);
 
-/* A published checkpoint for the job's record; the fenced commit. ER_E_STALE: this generation may not commit any more. */
+/* A published checkpoint for the job's record; the fenced commit. ER_E_STALE: this generation may
+ * not commit any more. */
 struct er_commit {
     uint64_t step, bytes, written_bytes, pause_us, duration_us;
     int error;          /* 0: committed; -errno: the write failed, tell the operator */
@@ -87,11 +97,13 @@ struct er_commit {
     const char *digest; /* hex digest of the manifest; "" when it failed */
 };
 ER_API int er_commit(struct er_ctx *ctx, const struct er_commit *commit, struct er_error *err);
-/* A loaded checkpoint: `source` store | disk | peer | local; `skipped` a JSON list of {step, why}, or "". */
-ER_API int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const char *source, const char *skipped,
-                     struct er_error *err);
+/* A loaded checkpoint: `source` store | disk | peer | local; `skipped` a JSON list of {step, why},
+ * or "". */
+ER_API int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const char *source,
+                     const char *skipped, struct er_error *err);
 
-/* The reason of this worker's failure, for the job's summary and its error file; then exit with a code of your own. */
+/* The reason of this worker's failure, for the job's summary and its error file; then exit with a
+ * code of your own. */
 ER_API int er_fail(struct er_ctx *ctx, const char *fmt, ...) ER_PRINTF(2, 3);
 
 #ifdef __cplusplus

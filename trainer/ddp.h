@@ -1,11 +1,14 @@
 #pragma once
 /*
- * The DDP reducer: overlapped bucketed all-reduce over any gradients, also of a hand-written backward.
+ * The DDP reducer: overlapped bucketed all-reduce over any gradients, also of a hand-written
+ * backward.
  *
- * Open once with the gradients in forward order; call er_ddp_ready() the moment a gradient is final (an autograd leaf hook
- * does it); a bucket leaves as soon as it is full, while backward goes on; er_ddp_finish() waits for all buckets and holds the
- * step vote; then update by 1/vote.weight. Gradients stay where they are; buckets are contiguous pieces of the same memory (views).
- * On the wire are sums, never averages. Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.
+ * Open once with the gradients in forward order; call er_ddp_ready() the moment a gradient is final
+ * (an autograd leaf hook does it); a bucket leaves as soon as it is full, while backward goes on;
+ * er_ddp_finish() waits for all buckets and holds the step vote; then update by 1/vote.weight.
+ * Gradients stay where they are; buckets are contiguous pieces of the same memory (views). On the
+ * wire are sums, never averages. Source: S. Li et al., "PyTorch Distributed", VLDB 2020,
+ * section 3.2.
  */
 #include <stdbool.h>
 
@@ -15,7 +18,8 @@
 extern "C" {
 #endif
 
-/* One parameter's gradient: float32, `count` elements, owned by the caller for the reducer's life. */
+/* One parameter's gradient: float32, `count` elements, owned by the caller for the reducer's life.
+ */
 struct er_span {
     const char *name;
     float *ptr;
@@ -29,30 +33,37 @@ struct er_ddp_opts {
 
 struct er_ddp; /* opaque */
 
-/* Spans that follow one another in memory may share a bucket. Buckets are filled in reverse order of `spans`. */
-ER_API int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct er_span *spans, size_t n,
-                       const struct er_ddp_opts *opts, struct er_error *err);
+/* Spans that follow one another in memory may share a bucket. Buckets are filled in reverse order
+ * of `spans`. */
+ER_API int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct er_span *spans,
+                       size_t n, const struct er_ddp_opts *opts, struct er_error *err);
 ER_API void er_ddp_close(struct er_ddp *ddp);
 
-/* Gradient `span` is final for this step. Twice in a step is an error reported by er_ddp_finish(). Never blocks. */
+/* Gradient `span` is final for this step. Twice in a step is an error reported by er_ddp_finish().
+ * Never blocks. */
 ER_API void er_ddp_ready(struct er_ddp *ddp, size_t span);
-/* While on (no_sync), er_ddp_ready() only records; nothing leaves. The last micro-step runs with it off. */
+/* While on (no_sync), er_ddp_ready() only records; nothing leaves. The last micro-step runs with it
+ * off. */
 ER_API void er_ddp_accumulate(struct er_ddp *ddp, bool on);
 
 /*
- * All my buckets complete, then the vote. Spans that were not marked ready (unused parameters, a rank without samples) are sent
- * as they are, in the agreed order. `vote`: in: loss, weight, notice, step of this rank; out: the agreed record. 0: apply;
- * negative: recover (ER_E_PEER_LOST, ER_E_ABORTED, ER_E_MISMATCH ...). Gradients must not be zeroed before apply.
+ * All my buckets complete, then the vote. Spans that were not marked ready (unused parameters, a
+ * rank without samples) are sent as they are, in the agreed order. `vote`: in: loss, weight,
+ * notice, step of this rank; out: the agreed record. 0: apply; negative: recover (ER_E_PEER_LOST,
+ * ER_E_ABORTED, ER_E_MISMATCH ...). Gradients must not be zeroed before apply.
  */
 ER_API int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err);
 
 /* Rank 0's values of `state` for everyone, checked by digest on every rank. */
-ER_API int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, size_t n, struct er_error *err);
+ER_API int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, size_t n,
+                             struct er_error *err);
 
-/* Layout as canonical text "name+name|name|..." (buckets in order of departure); owned by the reducer. Part of saved state. */
+/* Layout as canonical text "name+name|name|..." (buckets in order of departure); owned by the
+ * reducer. Part of saved state. */
 ER_API const char *er_ddp_layout(const struct er_ddp *ddp);
 
-/* Microseconds: [0] from the first bucket's departure to the last one's completion, [1] of it spent waiting in er_ddp_finish(). */
+/* Microseconds: [0] from the first bucket's departure to the last one's completion, [1] of it spent
+ * waiting in er_ddp_finish(). */
 struct er_ddp_times {
     uint64_t comm_us, exposed_us, vote_us;
     uint64_t buckets;

@@ -1,7 +1,8 @@
 #pragma once
 /*
- * Which sample is used when: pure functions of (seed, epoch, step, rank, world size), so that any sequence of world
- * sizes visits each sample exactly once per epoch and nothing about data order has to be saved.
+ * Which sample is used when: pure functions of (seed, epoch, step, rank, world size), so that any
+ * sequence of world sizes visits each sample exactly once per epoch and nothing about data order
+ * has to be saved.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -12,11 +13,12 @@
 extern "C" {
 #endif
 
-#define ER_ORDER_TABLE_MAX 4096 /* up to this many samples: an exact Fisher-Yates table; above: Feistel network */
+#define ER_ORDER_TABLE_MAX                                                                         \
+    4096 /* up to this many samples: an exact Fisher-Yates table; above: Feistel network */
 
 struct er_order {
     uint64_t n, seed, epoch;
-    uint64_t a, b;      /* mixed-radix Feistel: a * b >= n */
+    uint64_t a, b; /* mixed-radix Feistel: a * b >= n */
     uint64_t keys[10];
     uint16_t table[ER_ORDER_TABLE_MAX];
 };
@@ -29,11 +31,13 @@ uint64_t er_order_at(const struct er_order *order, uint64_t i);
 /* A training plan: global, whatever the world size. */
 struct er_plan {
     uint64_t samples;      /* in the data set, >= 1 */
-    uint64_t global_batch; /* samples of a step over all ranks, >= 1; the last step of an epoch may be shorter */
+    uint64_t global_batch; /* samples of a step over all ranks, >= 1; the last step of an epoch may
+                              be shorter */
     uint64_t seed;
 };
 
-/* Positions [first, first + count) of epoch `epoch` for one rank; count may be 0 (tail, or more ranks than samples). */
+/* Positions [first, first + count) of epoch `epoch` for one rank; count may be 0 (tail, or more
+ * ranks than samples). */
 struct er_range {
     uint64_t epoch, first, count;
     uint64_t step_first, step_count; /* the whole step's positions over all ranks */
@@ -41,7 +45,8 @@ struct er_range {
 
 /* Steps of one epoch: ceil(samples / global_batch). */
 uint64_t er_plan_steps(const struct er_plan *plan);
-/* Step numbers start at 1 and run over all epochs. Ranks' ranges are contiguous, in rank order, and cover the step. */
+/* Step numbers start at 1 and run over all epochs. Ranks' ranges are contiguous, in rank order, and
+ * cover the step. */
 struct er_range er_batch(const struct er_plan *plan, uint64_t step, int rank, int size);
 
 /* Counter-based random number: the same for the same arguments, on any rank, in any order. */

@@ -1,8 +1,9 @@
 #pragma once
 /*
- * The training loop: step, vote, progress, notices, checkpoint, resume. The program gives four functions; the loop owns the
- * communicator, the reducer and the checkpoints. Step t: grads -> all buckets reduced -> vote -> apply; whatever leaves the process
- * (log, progress, checkpoint) happens after apply.
+ * The training loop: step, vote, progress, notices, checkpoint, resume. The program gives four
+ * functions; the loop owns the communicator, the reducer and the checkpoints. Step t: grads -> all
+ * buckets reduced -> vote -> apply; whatever leaves the process (log, progress, checkpoint) happens
+ * after apply.
  */
 #include <stdbool.h>
 
@@ -17,7 +18,7 @@ extern "C" {
 struct er_step {
     uint64_t step;         /* this step's number, from 1 over all epochs */
     struct er_range range; /* this rank's positions; range.count may be 0 */
-    struct er_ddp *ddp;    /* call er_ddp_ready() as gradients become final; NULL without a reducer */
+    struct er_ddp *ddp; /* call er_ddp_ready() as gradients become final; NULL without a reducer */
 };
 
 struct er_loss {
@@ -26,26 +27,30 @@ struct er_loss {
 };
 
 struct er_train_ops {
-    /* Forward and backward of `step`: leaves the SUM of the samples' gradients in the spans. Called also with an empty range. */
+    /* Forward and backward of `step`: leaves the SUM of the samples' gradients in the spans. Called
+     * also with an empty range. */
     int (*grads)(void *user, const struct er_step *step, struct er_loss *ret, struct er_error *err);
-    /* One optimizer step with gradients / vote->weight; then clears the gradients. Never interrupted. */
+    /* One optimizer step with gradients / vote->weight; then clears the gradients. Never
+     * interrupted. */
     int (*apply)(void *user, uint64_t step, const struct er_vote *vote, struct er_error *err);
-    /* Gradient spans in forward order, and the state to save (parameters, optimizer); valid for the run. */
+    /* Gradient spans in forward order, and the state to save (parameters, optimizer); valid for the
+     * run. */
     void (*spans)(void *user, const struct er_span **ret, size_t *ret_n);
     void (*state)(void *user, const struct er_slice **ret, size_t *ret_n);
     /* Optional; after the last step of an epoch and at the end, on every rank. */
-    int (*epoch_end)(void *user, uint64_t epoch, uint64_t step, struct er_comm *comm, struct er_error *err);
+    int (*epoch_end)(void *user, uint64_t epoch, uint64_t step, struct er_comm *comm,
+                     struct er_error *err);
 };
 
 struct er_train_opts {
     struct er_plan plan;
-    uint64_t epochs;               /* >= 1 */
-    uint64_t checkpoint_steps;     /* every N steps and at the end; 0: only by time and at the end */
-    uint64_t checkpoint_every_us;  /* 0: not by time */
-    uint32_t checkpoint_keep;      /* 0: all */
-    const char *checkpoint_dir;    /* NULL: the job's; "" : none */
+    uint64_t epochs;              /* >= 1 */
+    uint64_t checkpoint_steps;    /* every N steps and at the end; 0: only by time and at the end */
+    uint64_t checkpoint_every_us; /* 0: not by time */
+    uint32_t checkpoint_keep;     /* 0: all */
+    const char *checkpoint_dir;   /* NULL: the job's; "" : none */
     uint32_t checkpoint_failures_max; /* consecutive failures before -EIO; 0: never fatal */
-    uint64_t log_steps;            /* a line every N steps from rank 0; 0: none */
+    uint64_t log_steps;               /* a line every N steps from rank 0; 0: none */
     struct er_comm_opts comm;
     struct er_ddp_opts ddp;
 };
@@ -56,9 +61,11 @@ struct er_train_result {
     bool stopped;                 /* ended early by a DRAIN or STOP notice, state saved */
 };
 
-/* Runs to the end. ER_E_PEER_LOST and the like: the generation is over; the program exits non-zero and its agent starts it again. */
-ER_API int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user, const struct er_train_opts *opts,
-                        struct er_train_result *ret, struct er_error *err);
+/* Runs to the end. ER_E_PEER_LOST and the like: the generation is over; the program exits non-zero
+ * and its agent starts it again. */
+ER_API int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
+                        const struct er_train_opts *opts, struct er_train_result *ret,
+                        struct er_error *err);
 
 #ifdef __cplusplus
 }

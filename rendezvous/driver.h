@@ -1,0 +1,166 @@
+#pragma once
+/*
+ * The driver runs the rendezvous core on a store for one node and tells its owner what to do. It is
+ * what the agent sees of the rendezvous.
+ *
+ *                  start(g)                       result(g) / left(g)
+ *   core  ------->  driver  ------->  owner  ----------------------->  driver
+ *                  stop(g), verdict
+ *
+ * One thread. The owner polls er_driver_fd() (when not -1), calls er_driver_dispatch() when it is
+ * readable, when er_driver_pending(), and at er_driver_deadline(). Callbacks are made from
+ * er_driver_dispatch() only, so the owner may call back into the driver from them. A single-node
+ * job runs the same core, on store_mem.
+ */
+#include "rendezvous/store.h"
+
+#define ER_RUN_TEXT_MAX  33 /* 128 bits as hex */
+#define ER_NAME_TEXT_MAX 64
+#define ER_HOST_TEXT_MAX 256
+
+struct er_driver; /* opaque */
+
+/* Kinds of a worker's end; names as in the events. X(ENUM, "text") */
+#define ER_EXIT_KINDS(X)                                                                           \
+    X(OK, "ok")                                                                                    \
+    X(EXITED, "exited") X(SIGNALED, "signaled") X(OOM, "oom") X(EXEC_FAILED, "exec_failed")        \
+        X(HUNG, "hung") X(LOST, "lost") X(STOPPED, "stopped")
+enum er_exit_kind {
+#define ER_EXIT_ENUM(name, text) ER_EXIT_##name,
+    ER_EXIT_KINDS(ER_EXIT_ENUM)
+#undef ER_EXIT_ENUM
+        ER_EXIT_KIND_COUNT
+};
+const char *er_exit_kind_name(enum er_exit_kind kind);
+
+/* A failure, as it stands in the store and in the summary. */
+struct er_cause {
+    char node_id[ER_NAME_TEXT_MAX], host[ER_HOST_TEXT_MAX];
+    uint64_t generation;
+    int rank, local_rank, pid;
+    enum er_exit_kind kind;
+    int code, signal;  /* signal 0: exited with code */
+    bool fatal;        /* restarting cannot help (restart.fatal_exit_codes, exec failures) */
+    bool uncounted;    /* costs no restart (a failed bind before first progress) */
+    uint64_t step;     /* last finished step, 0 unknown */
+    char message[512]; /* error file's message or last stderr line */
+};
+
+struct er_assignment {
+    uint64_t generation, nonce;
+    char run[ER_RUN_TEXT_MAX];
+    int node_rank, nnodes, first_rank, local_size, world_size;
+    char master_addr[ER_HOST_TEXT_MAX];
+    int master_port;
+    uint32_t restarts;  /* counted so far, whole job */
+    const char *reason; /* formed worker_failed worker_hung node_lost node_joined drained preempted
+                           scaled */
+};
+
+enum er_verdict_kind { ER_VERDICT_SUCCEEDED, ER_VERDICT_FAILED, ER_VERDICT_STOPPED };
+struct er_verdict {
+    enum er_verdict_kind kind;
+    int exit_code; /* by docs/exit-codes.md: the root cause's own, 128 + n for a signal, ... */
+    struct er_cause cause; /* FAILED */
+    uint32_t restarts;
+    char reason[256]; /* why no restart was made: "budget spent (3 of 3 in 1h)", "exit code 93 is
+                         fatal", ... */
+};
+
+/* Things worth an event line; the owner writes them. */
+enum er_note_kind {
+    ER_NOTE_FORMING,
+    ER_NOTE_SEALED,
+    ER_NOTE_NODE_JOINED,
+    ER_NOTE_NODE_LEFT,
+    ER_NOTE_NODE_LOST,
+    ER_NOTE_RESTART_COUNTED,
+    ER_NOTE_RESTART_DENIED
+};
+struct er_note {
+    enum er_note_kind kind;
+    uint64_t generation;
+    const char *reason, *node, *address;
+    uint32_t have, min, max, world_size, nnodes, slots, used,
+        budget; /* budget UINT32_MAX: no limit */
+    uint64_t window_us, duration_us;
+    const struct er_cause *cause;
+};
+
+struct er_driver_callbacks {
+    /* Start the local workers of a sealed generation. */
+    void (*start)(void *user, const struct er_assignment *a);
+    /* Stop the local workers of `generation`; call er_driver_left() when none is left. Also called
+     * when they have all ended already. */
+    void (*stop)(void *user, uint64_t generation, const char *reason);
+    /* The job is over (or this node's part in it). Last callback. */
+    void (*verdict)(void *user, const struct er_verdict *v);
+    void (*note)(void *user, const struct er_note *note);
+};
+
+struct er_driver_opts {
+    char job[ER_NAME_TEXT_MAX], node_id[ER_NAME_TEXT_MAX], host[ER_HOST_TEXT_MAX], prefix[128];
+    char address[ER_HOST_TEXT_MAX]; /* what peers connect to */
+    int slots;                      /* workers this node runs */
+    int preferred_rank;             /* -1: none */
+    uint32_t min_nodes, max_nodes;
+    uint32_t restart_max; /* UINT32_MAX: no limit */
+    uint64_t restart_window_us, backoff_initial_us, backoff_max_us, join_timeout_us, last_call_us,
+        exit_timeout_us, lease_ttl_us, death_grace_us, replacement_wait_us, stop_grace_us;
+    uint64_t first_generation; /* numbers start above it (newest generation found in the checkpoint
+                                  directory) */
+    const char *spec; /* canonical text of the fields that must agree; borrowed for the call */
+    uint64_t incarnation, boot_id_hash, seed; /* seed: of nonces and run id */
+    uint64_t now_us;
+};
+
+int er_driver_new(struct er_driver **ret, struct er_store *store, const struct er_driver_opts *opts,
+                  const struct er_driver_callbacks *callbacks, void *user, struct er_error *err);
+void er_driver_free(struct er_driver *driver);
+
+int er_driver_fd(const struct er_driver *driver);
+bool er_driver_pending(const struct er_driver *driver);
+uint64_t er_driver_deadline(const struct er_driver *driver);
+void er_driver_dispatch(struct er_driver *driver, uint64_t now_us);
+
+/* A port this node holds ready for MASTER_PORT; the next record that says "left" or "joined"
+ * carries it. */
+void er_driver_port(struct er_driver *driver, int port);
+/* All local workers of `generation` succeeded (cause NULL), or the first one failed. Once per
+ * generation; later calls are ignored. */
+void er_driver_result(struct er_driver *driver, uint64_t generation, const struct er_cause *cause);
+/* No local worker of `generation` is left. */
+void er_driver_left(struct er_driver *driver, uint64_t generation);
+/* A worker made progress in `generation`: backoff is reset. */
+void er_driver_progress(struct er_driver *driver, uint64_t generation);
+/* Leave on purpose (signal, drain): stop(g) comes if workers run; after left the node deregisters
+ * and verdict STOPPED comes with `exit_code`. */
+void er_driver_leave(struct er_driver *driver, int exit_code, const char *reason);
+
+/* Workers' key-value store and checkpoint commits, fenced to `generation`. Keys are relative to
+ * kv/<generation>/. */
+typedef void (*er_driver_kv_fn)(void *user, int rc, const void *value,
+                                size_t n); /* rc 1: not there; ER_E_STALE: superseded */
+void er_driver_kv_put(struct er_driver *driver, uint64_t generation, const char *key,
+                      const void *value, size_t n, er_driver_kv_fn done, void *user);
+/* Waits until the key is there; `deadline_us` absolute, 0: answer at once. Ends with ER_E_STALE
+ * when the generation is superseded. Returns a wait id for er_driver_kv_cancel() (0: already
+ * answered by the next dispatch). */
+uint64_t er_driver_kv_get(struct er_driver *driver, uint64_t generation, const char *key,
+                          uint64_t deadline_us, er_driver_kv_fn done, void *user);
+void er_driver_kv_cancel(struct er_driver *driver, uint64_t id);
+/* done gets the new value as decimal text. */
+void er_driver_kv_add(struct er_driver *driver, uint64_t generation, const char *key, int64_t delta,
+                      er_driver_kv_fn done, void *user);
+/* `ckpt/latest`: steps only grow; a smaller or equal step is -EEXIST, a stale generation
+ * ER_E_STALE. */
+void er_driver_commit(struct er_driver *driver, uint64_t generation, uint64_t step,
+                      const char *digest, const char *path, er_driver_kv_fn done, void *user);
+/* Newest committed checkpoint as far as this store knows; false: none. */
+bool er_driver_latest(const struct er_driver *driver, uint64_t *ret_step);
+
+/* For status: phase of the job as text: forming running resizing succeeded failed stopped. */
+const char *er_driver_phase(const struct er_driver *driver);
+uint64_t er_driver_generation(const struct er_driver *driver);
+uint32_t er_driver_restarts(const struct er_driver *driver);
+const char *er_driver_run(const struct er_driver *driver);
