@@ -1,0 +1,157 @@
+#pragma once
+/*
+ * The effective configuration of one agent: every key of elastic-job(5) with its type, merged from
+ * (highest first) command line, PET_* environment, job spec, scheduler, default. Filled through one
+ * table (agent/keys.c): key, type, default, option, help; parser, --help,
+ * --print-config and docs/job-spec.md are made from it.
+ *
+ * Strings are owned by the configuration. Durations are microseconds, ER_FOREVER = none; sizes are
+ * bytes, UINT64_MAX = none; counts UINT32_MAX = none where `none` is allowed.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define ER_NONE_U32 UINT32_MAX
+
+struct er_strlist {
+    char **items; /* owned, NULL-terminated */
+    size_t n;
+};
+
+struct er_envlist {
+    char **names;  /* owned */
+    char **values; /* owned; NULL: remove the name */
+    size_t n;
+};
+
+enum er_stdin_mode { ER_STDIN_AUTO, ER_STDIN_NONE, ER_STDIN_INHERIT };
+enum er_backend { ER_BACKEND_AUTO, ER_BACKEND_EMBEDDED, ER_BACKEND_ETCD, ER_BACKEND_MANAGED };
+enum er_run_mode {
+    ER_MODE_RUN,
+    ER_MODE_CHECK,
+    ER_MODE_DRY_RUN,
+    ER_MODE_PRINT_CONFIG,
+    ER_MODE_HELP,
+    ER_MODE_VERSION
+};
+enum er_start_kind { ER_START_AUTO, ER_START_FRESH, ER_START_RESUME };
+
+/* Which streams go to a file or (tee) to file and console; torchrun's grammar "3" or "0:1,1:2": bit
+ * 0 stdout, bit 1 stderr. */
+struct er_stream_map {
+    uint8_t all; /* value for ranks that are not listed */
+    uint32_t n;
+    struct {
+        uint32_t local_rank;
+        uint8_t value;
+    } * items; /* owned */
+};
+
+struct er_config {
+    enum er_run_mode mode;
+    enum er_start_kind start_kind;
+    bool program_form; /* PROGRAM [ARG...]: torchrun's defaults */
+    char *spec_path;   /* YAML file, "-" or NULL */
+    char *help_topic;  /* --help TOPIC, or NULL */
+
+    uint32_t version;
+    char *name;                /* never empty */
+    struct er_strlist command; /* argv; in program form as typed (python3 -u in front of *.py) */
+    struct er_envlist env;
+    char *workdir; /* absolute */
+    enum er_stdin_mode stdin_mode;
+
+    uint32_t nnodes_min, nnodes_max;
+    uint32_t nproc;   /* resolved count, >= 1 */
+    char *nproc_text; /* as given: N | gpu | cpu | auto */
+    char *role;
+    bool virtual_local_rank;
+    char *master_port; /* auto | N | LOW-HIGH, checked */
+    char *port_range;
+
+    struct {
+        char *id;           /* resolved identity */
+        int32_t rank;       /* -1: none */
+        char *address;      /* auto | interface | address | host name */
+        char *topology;     /* NULL: none */
+        char *numa_binding; /* none | ... */
+    } node;
+
+    struct {
+        enum er_backend backend;
+        struct er_strlist endpoints;
+        char *prefix;
+        uint64_t lease_ttl_us, death_grace_us; /* lease 0: auto */
+        uint64_t replacement_wait_us;          /* ER_FOREVER: auto */
+        uint64_t join_timeout_us, last_call_timeout_us, exit_timeout_us;
+        char *store_loss_policy;
+        uint64_t store_loss_limit_us, retention_us;
+    } rendezvous;
+
+    struct {
+        uint32_t max; /* ER_NONE_U32: no limit */
+        uint64_t window_us, backoff_initial_us, backoff_max_us;
+        struct er_strlist fatal_exit_codes;
+        uint64_t gpu_memory_timeout_us;
+    } restart;
+
+    struct {
+        int signal;
+        uint64_t grace_us;
+        uint64_t signals_to_handle, forward; /* bit n: signal n */
+    } stop;
+
+    struct {
+        uint64_t signals; /* bit n: signal n */
+        uint64_t deadline_us;
+    } preempt;
+
+    struct {
+        char *dir;            /* absolute; NULL: none */
+        uint64_t every_steps; /* 0: none */
+        uint64_t every_us;
+        uint32_t keep_last;
+    } checkpoint;
+
+    struct {
+        char *dir;     /* absolute; NULL: none */
+        char *console; /* all | none | rank list */
+        char *prefix;
+        bool timestamps;
+        struct er_stream_map redirects, tee;
+        uint64_t max_size;
+        uint32_t max_files;
+        char *format; /* text | json | auto */
+    } log;
+
+    void *origins; /* agent/config.c's own: where each value came from */
+};
+
+void er_config_free(struct er_config *config);
+
+/*
+ * Command line, environment and (when named) the job spec into one checked configuration.
+ * `environ_` as environ(7). On failure err->code tells the exit code through er_config_exit_code():
+ * 64 command line, 78 spec, 73/74 files; the text may hold several findings, one a line.
+ */
+int er_config_load(struct er_config **ret, int argc, char **argv, char **environ_,
+                   struct er_error *err);
+int er_config_exit_code(const struct er_error *err);
+
+/* The effective YAML with the origin of each value as a comment; secrets print as "***". Writes to
+ * stdout. */
+int er_config_print(const struct er_config *config, struct er_error *err);
+/* --help [TOPIC], --version: to stdout. */
+int er_config_help(const struct er_config *config, struct er_error *err);
+
+/* Value substitution of docs/job-spec.md: `${rank}` ...; in program form only ${local_rank}.
+ * `lookup` gives a name's value or NULL (error: unknown name). Result malloc'ed. */
+typedef const char *(*er_subst_fn)(void *user, const char *name);
+int er_subst(const char *text, bool program_form, er_subst_fn lookup, void *user, char **ret,
+             struct er_error *err);
+
+/* Canonical text of the keys that must agree on all nodes (<= 4 KiB); malloc'ed. */
+int er_config_spec_text(const struct er_config *config, char **ret, struct er_error *err);
