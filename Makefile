@@ -1,0 +1,64 @@
+# The front door over Meson. Everything is built in build/ (build-asan/ with sanitizers); `make help` lists the targets.
+
+BUILD := build
+SETUP := packaging/setup.sh
+MESON_OPTIONS := $(if $(filter 1 true yes,$(WERROR)),-Dwerror=true)
+# Set-up and compilation talk on stderr, so that stdout carries only what a target is for.
+compile = packaging/configure.sh $(1) $(MESON_OPTIONS) $(2) >&2 && ninja -C $(1) >&2
+
+.PHONY: all demo test bench bench-report asan valgrind ci format check-format install clean help
+.DEFAULT_GOAL := all
+
+all:
+	@$(SETUP) build
+	@$(call compile,$(BUILD))
+
+demo: ## train on Fashion-MNIST with two workers, kill one, go on
+	@$(SETUP) build data
+	@$(call compile,$(BUILD))
+	@$(BUILD)/examples/demo
+
+test: ## build, run every suite and check, count
+	@$(SETUP)
+	@$(call compile,$(BUILD),-Dtests=enabled)
+	@tests/run plain $(BUILD)
+
+bench: ## measure: BENCH=name one of them, QUICK=1 under a minute, PEERS=1 beside others' programs
+	@$(SETUP) build data
+	@$(call compile,$(BUILD))
+	@bench/run --build $(BUILD) $(if $(filter 1,$(QUICK)),--quick) $(if $(filter 1,$(PEERS)),--peers) $(BENCH)
+
+bench-report: ## write docs/benchmarks.md from the last measurements
+	@bench/report --build $(BUILD)
+
+asan: ## every suite with address and undefined-behaviour sanitizers
+	@$(SETUP)
+	@$(call compile,build-asan,-Dtests=enabled -Db_sanitize=address$(comma)undefined -Db_lundef=false)
+	@tests/run sanitizers build-asan
+
+valgrind: ## the unit suite under valgrind
+	@$(SETUP)
+	@$(call compile,$(BUILD),-Dtests=enabled)
+	@tests/run valgrind $(BUILD)
+
+format: ## rewrite the C files as .clang-format says
+	@$(SETUP) tests
+	@tests/check/format.py --fix
+
+check-format: ## fail when a C file is not formatted
+	@$(SETUP) tests
+	@tests/check/format.py
+
+install: ## install below /usr/local (DESTDIR=... to stage)
+	@$(SETUP) build
+	@$(call compile,$(BUILD))
+	@meson install -C $(BUILD) --no-rebuild
+
+clean: ## remove everything that was built
+	rm -rf $(BUILD) build-asan
+
+help: ## this list
+	@echo 'make           build everything in $(BUILD)/'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+
+comma := ,

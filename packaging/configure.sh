@@ -1,0 +1,27 @@
+#!/bin/sh
+# Set up a Meson build folder once, and again only when an option is asked for that it was not set up with.
+#
+#   packaging/configure.sh FOLDER [-Doption=value]...
+set -eu
+
+folder=$1
+shift
+stamp=$folder/.options
+
+if [ ! -f "$folder/build.ninja" ]; then
+    rm -f "$stamp"
+    meson setup "$folder" "$@"
+else
+    have=" $(tr '\n' ' ' <"$stamp" 2>/dev/null || true)"
+    for option in "$@"; do
+        case $have in
+        *" $option "*) ;;
+        *) changed=true ;;
+        esac
+    done
+    [ -n "${changed:-}" ] || exit 0
+    meson setup --reconfigure "$folder" "$@"
+fi
+if [ $# -gt 0 ]; then
+    printf '%s\n' "$@" >>"$stamp"
+fi
