@@ -80,7 +80,8 @@ ER_API int er_barrier(struct er_ctx *ctx, const char *name, uint64_t timeout_us,
 ER_API enum er_notice er_notice(const struct er_ctx *ctx);
 
 /* Tell the agent where this worker is: a few stores into the shared page. `step` is the last
- * finished step (0: none). */
+ * finished step (0: none). During ER_PHASE_STARTUP it says where the work begins (what a checkpoint
+ * brought), and is not counted as a step finished by this process. */
 ER_API void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step);
 /* Optional figures for status and metrics; `total_steps` 0 = unknown. */
 ER_API void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double loss,

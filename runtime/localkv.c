@@ -1,0 +1,73 @@
+#include "runtime/localkv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct item {
+    struct er_list node;
+    char *key;
+    void *value;
+    size_t n;
+};
+
+static void free_item(struct item *item)
+{
+    er_list_remove(&item->node);
+    free(item->key);
+    free(item->value);
+    free(item);
+}
+
+static struct item *find(const struct er_local_kv *kv, const char *key)
+{
+    er_list_for_each (node, &kv->items) {
+        struct item *item = ER_LIST_ITEM(node, struct item, node);
+        if (strcmp(item->key, key) == 0)
+            return item;
+    }
+    return NULL;
+}
+
+void er_local_kv_init(struct er_local_kv *kv)
+{
+    er_list_init(&kv->items);
+}
+
+void er_local_kv_done(struct er_local_kv *kv)
+{
+    er_list_for_each_safe (node, &kv->items)
+        free_item(ER_LIST_ITEM(node, struct item, node));
+}
+
+int er_local_kv_put(struct er_local_kv *kv, const char *key, const void *value, size_t n)
+{
+    struct item *item = calloc(1, sizeof(*item));
+    if (!item)
+        return -ENOMEM;
+    er_list_init(&item->node);
+    item->key = strdup(key);
+    item->value = malloc(n ? n : 1);
+    item->n = n;
+    if (!item->key || !item->value) {
+        free_item(item);
+        return -ENOMEM;
+    }
+    memcpy(item->value, value, n);
+    struct item *old = find(kv, key);
+    if (old)
+        free_item(old);
+    er_list_push_back(&kv->items, &item->node);
+    return 0;
+}
+
+int er_local_kv_get(const struct er_local_kv *kv, const char *key, const void **ret_value,
+                    size_t *ret_n)
+{
+    const struct item *item = find(kv, key);
+    if (!item)
+        return 1;
+    *ret_value = item->value;
+    *ret_n = item->n;
+    return 0;
+}

@@ -1,0 +1,17 @@
+#pragma once
+/* The key-value store of a world of one without an agent: a small list in memory. */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+
+struct er_local_kv {
+    struct er_list items;
+};
+
+void er_local_kv_init(struct er_local_kv *kv);
+void er_local_kv_done(struct er_local_kv *kv);
+int er_local_kv_put(struct er_local_kv *kv, const char *key, const void *value, size_t n);
+/* 0, or 1: not there. *ret_value stays valid until the key is put again. */
+int er_local_kv_get(const struct er_local_kv *kv, const char *key, const void **ret_value,
+                    size_t *ret_n);

@@ -1,0 +1,414 @@
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/parse.h"
+#include "runtime/ctlclient.h"
+#include "runtime/localkv.h"
+#include "runtime/runtime_internal.h"
+
+/* How long an agent may take to answer a request that does not wait for anything. */
+#define ANSWER_TIMEOUT_US (10 * ER_US_PER_S)
+/* Strings of WORLD, in order. */
+enum { TEXT_JOB, TEXT_RUN, TEXT_NODE_ID, TEXT_CHECKPOINT_DIR, TEXT_COUNT };
+/* Numbers of WORLD, in order. */
+enum {
+    NUM_RANK,
+    NUM_SIZE,
+    NUM_LOCAL_RANK,
+    NUM_LOCAL_SIZE,
+    NUM_NODE_RANK,
+    NUM_NNODES,
+    NUM_GENERATION,
+    NUM_RESTARTS,
+    NUM_COUNT
+};
+
+struct er_ctx {
+    bool with_agent;
+    bool left; /* BYE was said */
+    struct er_ctl_client client;
+    struct er_page *page; /* mapped; NULL without an agent */
+    uint64_t base_step; /* last finished step when start-up ended: what was loaded, not done here */
+    struct er_world world;
+    char text[TEXT_COUNT][PATH_MAX];
+    struct er_local_kv kv; /* without an agent */
+};
+
+static int map_page(struct er_ctx *ctx, struct er_error *err)
+{
+    const char *text = getenv("ELASTIC_PAGE_FD");
+    uint64_t fd;
+    if (!text)
+        return 0;
+    int rc = er_parse_u64(text, 0, INT_MAX, &fd, err);
+    if (rc < 0)
+        return er_error_wrap(err, rc, "ELASTIC_PAGE_FD");
+    struct stat st;
+    if (fstat((int)fd, &st) < 0)
+        return er_error_errno(err, "ELASTIC_PAGE_FD=%s", text);
+    if (st.st_size < ER_PAGE_BYTES)
+        return er_error_set(err, ER_E_PROTOCOL, "ELASTIC_PAGE_FD=%s is not a worker page", text);
+    void *page = mmap(NULL, ER_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
+    if (page == MAP_FAILED)
+        return er_error_errno(err, "map ELASTIC_PAGE_FD=%s", text);
+    ctx->page = page;
+    if (ctx->page->magic != ER_PAGE_MAGIC || ctx->page->version != ER_PAGE_VERSION)
+        return er_error_set(err, ER_E_PROTOCOL,
+                            "worker page has version %u, this program speaks %u",
+                            ctx->page->version, ER_PAGE_VERSION);
+    return 0;
+}
+
+/* The text of a refused request is its last string. */
+static int refused(const struct er_ctl_msg *reply, const char *what, struct er_error *err)
+{
+    char text[512] = "";
+    if (reply->str_n > 0)
+        er_ctl_copy(reply->str[reply->str_n - 1], text, sizeof(text));
+    return er_error_set(err, reply->status, "%s: %s", what,
+                        text[0] ? text : er_error_name(reply->status));
+}
+
+static int read_world(struct er_ctx *ctx, const struct er_ctl_msg *msg, struct er_error *err)
+{
+    if (msg->num_n < NUM_COUNT || msg->str_n < TEXT_COUNT)
+        return er_error_set(err, ER_E_PROTOCOL, "the agent's answer is too short");
+    for (int i = 0; i < TEXT_COUNT; i++)
+        if (er_ctl_copy(msg->str[i], ctx->text[i], sizeof(ctx->text[i])) < 0)
+            return er_error_set(err, ER_E_PROTOCOL, "the agent's answer is malformed");
+    for (int i = 0; i <= NUM_NNODES; i++)
+        if (msg->num[i] > INT_MAX)
+            return er_error_set(err, ER_E_PROTOCOL, "the agent's answer is out of range");
+    ctx->world = (struct er_world){
+        .rank = (int)msg->num[NUM_RANK],
+        .size = (int)msg->num[NUM_SIZE],
+        .local_rank = (int)msg->num[NUM_LOCAL_RANK],
+        .local_size = (int)msg->num[NUM_LOCAL_SIZE],
+        .node_rank = (int)msg->num[NUM_NODE_RANK],
+        .nnodes = (int)msg->num[NUM_NNODES],
+        .generation = msg->num[NUM_GENERATION],
+        .restarts = (uint32_t)msg->num[NUM_RESTARTS],
+        .job = ctx->text[TEXT_JOB],
+        .run = ctx->text[TEXT_RUN],
+        .node_id = ctx->text[TEXT_NODE_ID],
+        .checkpoint_dir = ctx->text[TEXT_CHECKPOINT_DIR],
+    };
+    return 0;
+}
+
+static int join_agent(struct er_ctx *ctx, const char *path, struct er_error *err)
+{
+    int rc = er_ctl_client_open(&ctx->client, path, err);
+    if (rc < 0)
+        return rc;
+    struct er_ctl_msg hello = {.type = ER_CTL_HELLO}, reply;
+    er_ctl_num(&hello, ER_CTL_PROTOCOL);
+    er_ctl_num(&hello, (uint64_t)getpid());
+    rc = er_ctl_client_call(&ctx->client, &hello, ANSWER_TIMEOUT_US, &reply, err);
+    if (rc < 0)
+        return rc;
+    if (reply.status != 0 || reply.type != ER_CTL_WORLD)
+        return refused(&reply, "the agent refused this process", err);
+    return read_world(ctx, &reply, err);
+}
+
+static void world_of_one(struct er_ctx *ctx)
+{
+    ctx->world = (struct er_world){.size = 1,
+                                   .local_size = 1,
+                                   .nnodes = 1,
+                                   .job = "",
+                                   .run = "",
+                                   .node_id = "",
+                                   .checkpoint_dir = ctx->text[TEXT_CHECKPOINT_DIR]};
+    const char *dir = getenv("ELASTIC_CHECKPOINT_DIR");
+    if (dir && strlen(dir) < sizeof(ctx->text[TEXT_CHECKPOINT_DIR]))
+        memcpy(ctx->text[TEXT_CHECKPOINT_DIR], dir, strlen(dir) + 1);
+}
+
+int er_open(struct er_ctx **ret, struct er_error *err)
+{
+    struct er_ctx *ctx = calloc(1, sizeof(*ctx));
+    if (!ctx)
+        return er_error_set(err, -ENOMEM, "no memory for a context");
+    ctx->client.fd = -1;
+    er_local_kv_init(&ctx->kv);
+    const char *path = getenv("ELASTIC_SOCKET");
+    ctx->with_agent = path && path[0];
+    int rc = 0;
+    if (ctx->with_agent) {
+        rc = map_page(ctx, err);
+        if (rc == 0)
+            rc = join_agent(ctx, path, err);
+    } else {
+        world_of_one(ctx);
+    }
+    if (rc < 0) {
+        ctx->left = true;
+        er_close(ctx);
+        return rc;
+    }
+    *ret = ctx;
+    return 0;
+}
+
+/* Send a request whose answer is a status; positive statuses are the caller's. */
+static int ask(struct er_ctx *ctx, struct er_ctl_msg *request, uint64_t timeout_us,
+               const char *what, struct er_ctl_msg *ret, struct er_error *err)
+{
+    int rc = er_ctl_client_call(&ctx->client, request, timeout_us, ret, err);
+    if (rc < 0)
+        return er_error_wrap(err, rc, "%s", what);
+    if (ret->type != ER_CTL_REPLY)
+        return er_error_set(err, ER_E_PROTOCOL, "%s: unexpected answer %s", what,
+                            er_ctl_type_name(ret->type));
+    return ret->status < 0 ? refused(ret, what, err) : ret->status;
+}
+
+static struct er_ctl_msg request_for(const struct er_ctx *ctx, enum er_ctl_type type)
+{
+    struct er_ctl_msg msg = {.type = type};
+    er_ctl_num(&msg, ctx->world.generation);
+    return msg;
+}
+
+void er_close(struct er_ctx *ctx)
+{
+    if (!ctx)
+        return;
+    if (ctx->with_agent && !ctx->left) {
+        struct er_ctl_msg reply, bye = request_for(ctx, ER_CTL_BYE);
+        (void)ask(ctx, &bye, ANSWER_TIMEOUT_US, "leave", &reply, NULL);
+    }
+    er_ctl_client_close(&ctx->client);
+    if (ctx->page)
+        munmap(ctx->page, ER_PAGE_BYTES);
+    er_local_kv_done(&ctx->kv);
+    free(ctx);
+}
+
+const struct er_world *er_world(const struct er_ctx *ctx)
+{
+    return &ctx->world;
+}
+
+struct er_page *er_ctx_page(const struct er_ctx *ctx)
+{
+    return ctx->page;
+}
+
+static int check_key(const char *key, struct er_error *err)
+{
+    size_t n = strlen(key);
+    if (n == 0 || n > ER_CTL_KEY_MAX)
+        return er_error_set(err, -EINVAL, "key of %zu bytes: 1 to %d are allowed", n,
+                            ER_CTL_KEY_MAX);
+    return 0;
+}
+
+int er_kv_put(struct er_ctx *ctx, const char *key, const void *value, size_t n,
+              struct er_error *err)
+{
+    int rc = check_key(key, err);
+    if (rc < 0)
+        return rc;
+    if (n > ER_CTL_VALUE_MAX)
+        return er_error_set(err, -EMSGSIZE, "value of '%s' has %zu bytes, %d are allowed", key, n,
+                            ER_CTL_VALUE_MAX);
+    if (!ctx->with_agent) {
+        rc = er_local_kv_put(&ctx->kv, key, value, n);
+        return rc < 0 ? er_error_set(err, rc, "put '%s': no memory", key) : 0;
+    }
+    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_KV_PUT);
+    er_ctl_str(&msg, key);
+    er_ctl_bytes(&msg, value, n);
+    return ask(ctx, &msg, ANSWER_TIMEOUT_US, "put", &reply, err);
+}
+
+static int give_value(const char *key, const void *value, size_t n, void *ret_value, size_t cap,
+                      size_t *ret_n, struct er_error *err)
+{
+    if (ret_n)
+        *ret_n = n;
+    if (n > cap)
+        return er_error_set(err, -ENOSPC, "value of '%s' has %zu bytes, room for %zu", key, n, cap);
+    memcpy(ret_value, value, n);
+    return 0;
+}
+
+int er_kv_get(struct er_ctx *ctx, const char *key, void *ret_value, size_t cap, size_t *ret_n,
+              uint64_t timeout_us, struct er_error *err)
+{
+    int rc = check_key(key, err);
+    if (rc < 0)
+        return rc;
+    if (!ctx->with_agent) {
+        const void *value;
+        size_t n;
+        rc = er_local_kv_get(&ctx->kv, key, &value, &n);
+        return rc ? rc : give_value(key, value, n, ret_value, cap, ret_n, err);
+    }
+    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_KV_GET);
+    er_ctl_num(&msg, timeout_us);
+    er_ctl_str(&msg, key);
+    rc = ask(ctx, &msg, er_deadline_in(timeout_us, ANSWER_TIMEOUT_US), "get", &reply, err);
+    if (rc != 0)
+        return rc;
+    if (reply.str_n < 1)
+        return er_error_set(err, ER_E_PROTOCOL, "get '%s': answer without a value", key);
+    return give_value(key, reply.str[0].data, reply.str[0].len, ret_value, cap, ret_n, err);
+}
+
+static int local_add(struct er_ctx *ctx, const char *key, int64_t delta, int64_t *ret,
+                     struct er_error *err)
+{
+    const void *value;
+    size_t n;
+    int64_t now = 0;
+    char text[32] = "";
+    if (er_local_kv_get(&ctx->kv, key, &value, &n) == 0) {
+        if (n >= sizeof(text))
+            return er_error_set(err, -EINVAL, "add '%s': not a counter", key);
+        memcpy(text, value, n);
+        if (er_parse_i64(text, INT64_MIN, INT64_MAX, &now, NULL) < 0)
+            return er_error_set(err, -EINVAL, "add '%s': not a counter", key);
+    }
+    if (__builtin_add_overflow(now, delta, &now))
+        return er_error_set(err, -ERANGE, "add '%s': overflow", key);
+    int len = snprintf(text, sizeof(text), "%lld", (long long)now);
+    int rc = er_local_kv_put(&ctx->kv, key, text, (size_t)len);
+    if (rc < 0)
+        return er_error_set(err, rc, "add '%s': no memory", key);
+    *ret = now;
+    return 0;
+}
+
+int er_kv_add(struct er_ctx *ctx, const char *key, int64_t delta, int64_t *ret,
+              struct er_error *err)
+{
+    int rc = check_key(key, err);
+    if (rc < 0)
+        return rc;
+    if (!ctx->with_agent)
+        return local_add(ctx, key, delta, ret, err);
+    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_KV_ADD);
+    er_ctl_num(&msg, (uint64_t)delta);
+    er_ctl_str(&msg, key);
+    rc = ask(ctx, &msg, ANSWER_TIMEOUT_US, "add", &reply, err);
+    if (rc != 0)
+        return rc;
+    if (reply.num_n < 1)
+        return er_error_set(err, ER_E_PROTOCOL, "add '%s': answer without a value", key);
+    *ret = (int64_t)reply.num[0];
+    return 0;
+}
+
+int er_barrier(struct er_ctx *ctx, const char *name, uint64_t timeout_us, struct er_error *err)
+{
+    int rc = check_key(name, err);
+    if (rc < 0 || !ctx->with_agent)
+        return rc;
+    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_BARRIER);
+    er_ctl_num(&msg, timeout_us);
+    er_ctl_str(&msg, name);
+    rc = ask(ctx, &msg, er_deadline_in(timeout_us, ANSWER_TIMEOUT_US), "barrier", &reply, err);
+    return rc > 0
+               ? er_error_set(err, -ETIMEDOUT, "barrier '%s': not all ranks arrived in time", name)
+               : rc;
+}
+
+enum er_notice er_notice(const struct er_ctx *ctx)
+{
+    if (!ctx->page)
+        return ER_NOTICE_NONE;
+    uint64_t word = __atomic_load_n(&ctx->page->to_worker.word, __ATOMIC_ACQUIRE);
+    /* A word about an older generation is history. */
+    return word >> 8 >= ctx->world.generation ? (enum er_notice)(word & 0xff) : ER_NOTICE_NONE;
+}
+
+void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step)
+{
+    if (!ctx->page)
+        return;
+    struct er_page_progress *p = &ctx->page->from_worker;
+    uint64_t now_us = er_now_us();
+    if (phase == ER_PHASE_STARTUP) {
+        ctx->base_step = step;
+    } else if (step > ctx->base_step && p->first_step == 0) {
+        p->first_step_us = now_us; /* before first_step: whoever sees the step sees its time */
+        p->first_step = step;
+    }
+    p->step_us = now_us;
+    p->step = step;
+    p->phase = phase;
+}
+
+void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double loss, uint64_t total_steps)
+{
+    if (!ctx->page)
+        return;
+    uint64_t bits;
+    memcpy(&bits, &loss, sizeof(bits));
+    struct er_page_progress *p = &ctx->page->from_worker;
+    p->samples = samples;
+    p->loss_bits = bits;
+    p->total_steps = total_steps;
+}
+
+int er_ready(struct er_ctx *ctx, struct er_error *err)
+{
+    if (!ctx->with_agent)
+        return 0;
+    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_READY);
+    return ask(ctx, &msg, ANSWER_TIMEOUT_US, "ready", &reply, err);
+}
+
+int er_commit(struct er_ctx *ctx, const struct er_commit *c, struct er_error *err)
+{
+    if (!ctx->with_agent)
+        return 0;
+    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_COMMIT);
+    const uint64_t nums[] = {c->step,     c->bytes,       c->written_bytes,
+                             c->pause_us, c->duration_us, (uint64_t)(int64_t)c->error};
+    for (size_t i = 0; i < ER_ARRAY_N(nums); i++)
+        er_ctl_num(&msg, nums[i]);
+    er_ctl_str(&msg, c->path);
+    er_ctl_str(&msg, c->digest);
+    return ask(ctx, &msg, ANSWER_TIMEOUT_US, "commit", &reply, err);
+}
+
+int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const char *source,
+              const char *skipped, struct er_error *err)
+{
+    if (!ctx->with_agent)
+        return 0;
+    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_LOADED);
+    er_ctl_num(&msg, step);
+    er_ctl_str(&msg, path);
+    er_ctl_str(&msg, source);
+    er_ctl_str(&msg, skipped);
+    return ask(ctx, &msg, ANSWER_TIMEOUT_US, "report the loaded checkpoint", &reply, err);
+}
+
+int er_fail(struct er_ctx *ctx, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (!ctx || !ctx->with_agent)
+        return 0;
+    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_FAIL);
+    er_ctl_str(&msg, text);
+    return ask(ctx, &msg, ANSWER_TIMEOUT_US, "report the failure", &reply, NULL);
+}
