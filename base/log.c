@@ -1,0 +1,175 @@
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum {
+    LINE_MAX_BYTES = 8192, /* the whole line, newline included */
+    CUT_MARK_BYTES =
+        24, /* kept free for the mark that something was left out, and the end of the line */
+    TEXT_MAX_BYTES = 2048, /* of one message or string value */
+};
+
+static const struct {
+    const char *text, *json;
+} LEVEL_NAMES[] = {
+    [ER_LOG_DEBUG] = {"DEBUG", "debug"},
+    [ER_LOG_INFO] = {"INFO ", "info"},
+    [ER_LOG_WARNING] = {"WARN ", "warning"},
+    [ER_LOG_ERROR] = {"ERROR", "error"},
+};
+
+/* Process-wide; each one atomic, so that a line of another thread during er_log_setup() is at worst
+ * mixed. */
+static _Atomic int log_fd = STDERR_FILENO;
+static _Atomic enum er_log_level log_level = ER_LOG_INFO;
+static _Atomic enum er_log_format log_format = ER_LOG_TEXT;
+static const char *_Atomic log_name;
+
+void er_log_setup(const struct er_log_opts *opts)
+{
+    atomic_store(&log_fd, opts->fd);
+    atomic_store(&log_level, opts->level);
+    atomic_store(&log_format, opts->format);
+    atomic_store(&log_name, opts->name);
+}
+
+bool er_log_wanted(enum er_log_level level)
+{
+    return level >= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+/* A copy of at most `max` bytes that ends in "..." when cut, and not inside a UTF-8 sequence. */
+static const char *shorten(const char *text, size_t max, char room[TEXT_MAX_BYTES + 4])
+{
+    size_t n = strnlen(text, max + 1);
+
+    if (n <= max)
+        return text;
+    n = max;
+    while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80)
+        n--;
+    memcpy(room, text, n);
+    memcpy(room + n, "...", 4);
+    return room;
+}
+
+static int add_one(struct er_buf *line, const struct er_field *field, bool json)
+{
+    if (json)
+        return er_fields_json(line, field, 1);
+    return er_fields_text(line, field, 1);
+}
+
+/* Escaping can lengthen a text sixfold, so a string that does not fit is tried again at half the
+ * length. */
+static int add_field(struct er_buf *line, const struct er_field *field, bool json)
+{
+    char room[TEXT_MAX_BYTES + 4];
+    struct er_field cut = *field;
+    size_t start = line->len;
+    int rc = er_buf_add(line, json ? "," : " ", 1);
+
+    if (!rc && (field->type != ER_FIELD_STR || !field->v.str))
+        rc = add_one(line, field, json);
+    else if (!rc) {
+        for (size_t max = TEXT_MAX_BYTES; max >= 16; max /= 2) {
+            cut.v.str = shorten(field->v.str, max, room);
+            rc = add_one(line, &cut, json);
+            if (!rc)
+                break;
+        }
+    }
+    if (rc) {
+        line->len = start;
+        line->data[start] = '\0';
+    }
+    return rc;
+}
+
+static bool has_control(const char *text)
+{
+    for (; *text; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7F)
+            return true;
+    }
+    return false;
+}
+
+/* A message with a line break in it must not be able to forge a second line. */
+static void add_text_head(struct er_buf *line, const char *ts, enum er_log_level level,
+                          const char *msg)
+{
+    char room[TEXT_MAX_BYTES + 4];
+    const char *name = atomic_load(&log_name);
+
+    er_buf_printf(line, "%s %s ", ts, LEVEL_NAMES[level].text);
+    if (name)
+        er_buf_printf(line, "%.64s: ", name);
+    if (has_control(msg)) {
+        msg = shorten(msg, TEXT_MAX_BYTES / 2, room);
+        er_json_quote(line, msg, strlen(msg));
+    } else {
+        er_buf_add_str(line, shorten(msg, TEXT_MAX_BYTES, room));
+    }
+}
+
+static void add_json_head(struct er_buf *line, const char *ts, enum er_log_level level,
+                          const char *msg)
+{
+    char room[TEXT_MAX_BYTES + 4];
+    const char *name = atomic_load(&log_name);
+
+    er_buf_printf(line, "{\"ts\":\"%s\",\"level\":\"%s\"", ts, LEVEL_NAMES[level].json);
+    if (name) {
+        name = shorten(name, 64, room);
+        add_field(line, &ER_STR("name", name), true);
+    }
+    add_field(line, &ER_STR("msg", msg), true);
+}
+
+static void write_line(const struct er_buf *line)
+{
+    ssize_t done;
+
+    do {
+        done = write(atomic_load(&log_fd), line->data, line->len);
+    } while (done < 0 && errno == EINTR);
+    /* There is nowhere to report a failure to, and a full non-blocking pipe loses the line by
+     * design. */
+}
+
+void er_log_fields(enum er_log_level level, const char *msg, const struct er_field *fields,
+                   size_t n)
+{
+    char room[LINE_MAX_BYTES + 1], ts[ER_RFC3339_MAX];
+    /* A buffer on the stack that is full before it would grow: no allocation on this path. */
+    struct er_buf line = {
+        .data = room, .cap = sizeof(room), .max = LINE_MAX_BYTES - CUT_MARK_BYTES};
+    bool json = atomic_load(&log_format) == ER_LOG_JSON, cut = false;
+    int saved = errno;
+
+    if (!er_log_wanted(level))
+        return;
+    room[0] = '\0';
+    er_rfc3339(er_wall_us(), ts);
+    if (json)
+        add_json_head(&line, ts, level, msg);
+    else
+        add_text_head(&line, ts, level, msg);
+    for (size_t i = 0; i < n; i++) {
+        if (add_field(&line, &fields[i], json))
+            cut = true;
+    }
+    line.max = LINE_MAX_BYTES;
+    if (cut)
+        er_buf_add_str(&line, json ? ",\"cut\":true" : " cut=true");
+    er_buf_add_str(&line, json ? "}\n" : "\n");
+    write_line(&line);
+    errno = saved;
+}
