@@ -1,0 +1,284 @@
+/* The order of samples: bijections at every size, fair shuffles, batches that cover each epoch once
+ * whatever the world does. */
+#include <criterion/criterion.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "trainer/sampler.h"
+
+#define EVERY_N_TO 3000u
+
+static void expect_bijection(struct er_order *order, uint8_t *seen)
+{
+    memset(seen, 0, order->n);
+    for (uint64_t i = 0; i < order->n; i++) {
+        uint64_t at = er_order_at(order, i);
+
+        cr_assert_lt(at, order->n, "n %lu: position %lu -> %lu", order->n, i, at);
+        cr_assert_not(seen[at], "n %lu: sample %lu comes twice", order->n, at);
+        seen[at] = 1;
+    }
+}
+
+Test(sampler, each_sample_comes_once_at_every_size_to_3000)
+{
+    static struct er_order order;
+    static uint8_t seen[EVERY_N_TO];
+
+    for (uint64_t n = 1; n <= EVERY_N_TO; n++) {
+        er_order_init(&order, n, n * 7, n % 5);
+        expect_bijection(&order, seen);
+    }
+}
+
+Test(sampler, each_sample_comes_once_around_powers_of_two_and_squares)
+{
+    static const uint64_t around[] = {4096,   8192,      16384,     32768,     65536, 131072,
+                                      262144, 70u * 70u, 257 * 257, 512 * 513, 60000};
+    static struct er_order order;
+    static uint8_t seen[512 * 513 + 4];
+
+    for (size_t i = 0; i < ER_ARRAY_N(around); i++) {
+        for (uint64_t n = around[i] - 3; n <= around[i] + 3; n++) {
+            er_order_init(&order, n, 3, n);
+            expect_bijection(&order, seen);
+        }
+    }
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Values at positions [first, first + n) are distinct and in range. */
+static void expect_distinct(const struct er_order *order, uint64_t first, size_t n)
+{
+    ER_CLEANUP(er_cleanup_free) uint64_t *values = calloc(n, sizeof(*values));
+
+    cr_assert_not_null(values);
+    for (size_t i = 0; i < n; i++) {
+        values[i] = er_order_at(order, first + i);
+        cr_assert_lt(values[i], order->n);
+    }
+    qsort(values, n, sizeof(*values), by_value);
+    for (size_t i = 1; i < n; i++)
+        cr_assert_neq(values[i], values[i - 1], "n %lu: sample %lu twice", order->n, values[i]);
+}
+
+Test(sampler, huge_orders_stay_in_range_and_distinct)
+{
+    static const uint64_t sizes[] = {1000000, 1000000007, 1000000000000};
+    enum { WINDOW = 100000 };
+    static struct er_order order;
+
+    for (size_t i = 0; i < ER_ARRAY_N(sizes); i++) {
+        er_order_init(&order, sizes[i], 11, 2);
+        expect_distinct(&order, 0, WINDOW);
+        expect_distinct(&order, sizes[i] / 2, WINDOW);
+        expect_distinct(&order, sizes[i] - WINDOW, WINDOW);
+    }
+}
+
+Test(sampler, a_million_samples_come_once_each)
+{
+    enum { N = 1000000 };
+    static struct er_order order;
+    static uint8_t seen[N];
+
+    er_order_init(&order, N, 5, 9);
+    expect_bijection(&order, seen);
+}
+
+/* Index of the permutation of [0, n) in lexicographic order. */
+static size_t permutation_index(const struct er_order *order)
+{
+    size_t index = 0;
+
+    for (uint64_t i = 0; i < order->n; i++) {
+        size_t smaller = 0;
+
+        for (uint64_t j = i + 1; j < order->n; j++)
+            smaller += er_order_at(order, j) < er_order_at(order, i);
+        index = index * (size_t)(order->n - i) + smaller;
+    }
+    return index;
+}
+
+/* Chi-squared of uniform counts; with k - 1 degrees of freedom its mean is k - 1 and its deviation
+ * sqrt(2 (k - 1)). */
+static void expect_uniform(const size_t *counts, size_t k, double draws)
+{
+    double chi2 = 0, expected = draws / (double)k, freedom = (double)k - 1, off;
+
+    for (size_t i = 0; i < k; i++) {
+        double d = (double)counts[i] - expected;
+
+        chi2 += d * d / expected;
+    }
+    off = (chi2 - freedom) * (chi2 - freedom);
+    cr_expect_lt(off, 16 * 2 * freedom, "k %zu: chi-squared %.1f", k, chi2);
+}
+
+Test(sampler, every_small_permutation_is_equally_likely)
+{
+    static struct er_order order;
+    static size_t counts[720];
+    size_t factorial = 1;
+
+    for (uint64_t n = 2; n <= 6; n++) {
+        factorial *= (size_t)n;
+        memset(counts, 0, sizeof(counts));
+        for (uint64_t draw = 0; draw < 100 * factorial; draw++) {
+            er_order_init(&order, n, 2026 + n, draw); /* neighbouring epochs are independent */
+            counts[permutation_index(&order)]++;
+        }
+        expect_uniform(counts, factorial, 100.0 * (double)factorial);
+    }
+}
+
+/* Above the table: where the first position and its neighbour go over many epochs, in a grid. */
+Test(sampler, large_orders_spread_evenly)
+{
+    enum { N = 10007, GRID = 16, DRAWS = 40000 };
+    static struct er_order order;
+    static size_t counts[GRID * GRID];
+
+    memset(counts, 0, sizeof(counts));
+    for (uint64_t epoch = 0; epoch < DRAWS; epoch++) {
+        uint64_t x, y;
+
+        er_order_init(&order, N, 77, epoch);
+        x = er_order_at(&order, 5000) * GRID / N;
+        y = er_order_at(&order, 5001) * GRID / N;
+        counts[x * GRID + y]++;
+    }
+    expect_uniform(counts, GRID * GRID, DRAWS);
+}
+
+/* Within one epoch: (position, sample) pairs fill a grid evenly, so neighbours are not kept. */
+Test(sampler, one_epoch_has_no_pattern)
+{
+    enum { N = 1000003, GRID = 32 };
+    static struct er_order order;
+    static size_t pairs[GRID * GRID], steps[GRID];
+
+    memset(pairs, 0, sizeof(pairs));
+    memset(steps, 0, sizeof(steps));
+    er_order_init(&order, N, 1, 0);
+    for (uint64_t i = 0; i + 1 < N; i++) {
+        uint64_t at = er_order_at(&order, i), next = er_order_at(&order, i + 1);
+
+        pairs[at * GRID / N * GRID + next * GRID / N]++;
+        steps[(next + N - at) % N * GRID / N]++;
+    }
+    expect_uniform(pairs, GRID * GRID, N - 1);
+    expect_uniform(steps, GRID, N - 1);
+}
+
+Test(sampler, seeds_and_epochs_give_other_orders)
+{
+    static struct er_order a, b;
+    static const uint64_t sizes[] = {1000, 100000};
+
+    for (size_t s = 0; s < ER_ARRAY_N(sizes); s++) {
+        uint64_t same = 0;
+
+        er_order_init(&a, sizes[s], 1, 0);
+        er_order_init(&b, sizes[s], 1, 1);
+        for (uint64_t i = 0; i < sizes[s]; i++)
+            same += er_order_at(&a, i) == er_order_at(&b, i);
+        cr_expect_lt(same, 12, "n %lu: %lu samples in the same place", sizes[s], same);
+        er_order_init(&b, sizes[s], 1, 0);
+        cr_expect_eq(er_order_at(&a, 17), er_order_at(&b, 17));
+    }
+}
+
+/* Walks one epoch with a world whose size follows `sizes` in turn. */
+static void expect_epoch_covered(const struct er_plan *plan, uint64_t epoch, const int *sizes,
+                                 size_t sizes_n)
+{
+    uint64_t steps = er_plan_steps(plan), next = 0;
+
+    for (uint64_t s = 0; s < steps; s++) {
+        int size = sizes[s % sizes_n];
+
+        for (int rank = 0; rank < size; rank++) {
+            struct er_range r = er_batch(plan, epoch * steps + s + 1, rank, size);
+
+            cr_assert_eq(r.epoch, epoch);
+            cr_assert_eq(r.first, next, "step %lu rank %d of %d", s + 1, rank, size);
+            cr_assert_leq(r.count, r.step_count / (uint64_t)size + 1);
+            cr_assert_eq(r.step_first, s * plan->global_batch);
+            next += r.count;
+        }
+    }
+    cr_assert_eq(next, plan->samples);
+}
+
+Test(sampler, each_position_is_used_once_per_epoch_at_any_world_size)
+{
+    static const struct er_plan plans[] = {{1, 1, 0},     {1, 64, 0},     {10, 3, 0},
+                                           {256, 256, 0}, {1000, 256, 0}, {4099, 37, 0}};
+
+    for (size_t p = 0; p < ER_ARRAY_N(plans); p++) {
+        for (int size = 1; size <= 70; size++) {
+            expect_epoch_covered(&plans[p], 0, &size, 1);
+            expect_epoch_covered(&plans[p], 3, &size, 1);
+        }
+    }
+}
+
+Test(sampler, each_position_is_used_once_per_epoch_while_the_world_changes)
+{
+    static const int sizes[] = {4, 3, 300, 1, 7, 2, 5};
+    static const struct er_plan plans[] = {{1000, 64, 0}, {60000, 256, 0}, {12345, 1000, 0}};
+
+    for (size_t p = 0; p < ER_ARRAY_N(plans); p++)
+        expect_epoch_covered(&plans[p], 2, sizes, ER_ARRAY_N(sizes));
+}
+
+Test(sampler, more_ranks_than_samples_leaves_ranges_empty)
+{
+    const struct er_plan plan = {.samples = 10, .global_batch = 8};
+    struct er_range tail = er_batch(&plan, 2, 0, 4);
+    int empty = 0;
+
+    cr_expect_eq(er_plan_steps(&plan), 2);
+    cr_expect_eq(tail.step_count, 2);
+    for (int rank = 0; rank < 4; rank++)
+        empty += er_batch(&plan, 2, rank, 4).count == 0;
+    cr_expect_eq(empty, 2);
+}
+
+Test(sampler, enormous_plans_do_not_overflow)
+{
+    const struct er_plan plan = {.samples = UINT64_MAX, .global_batch = UINT64_MAX - 1};
+    struct er_range last = er_batch(&plan, 1, 999, 1000);
+
+    cr_expect_eq(er_plan_steps(&plan), 2);
+    cr_expect_eq(last.first + last.count, plan.global_batch);
+    cr_expect_eq(er_batch(&plan, 2, 0, 1).count, 1);
+}
+
+/* Known answer of Philox4x64-10 (Random123's kat_vectors: counter 0, key 0). */
+Test(sampler, rng_is_philox)
+{
+    cr_expect_eq(er_rng(0, 0, 0, 0), 0x16554d9eca36314cull);
+}
+
+Test(sampler, rng_depends_on_every_argument)
+{
+    uint64_t base = er_rng(1, 2, 3, 4);
+
+    cr_expect_eq(er_rng(1, 2, 3, 4), base);
+    cr_expect_neq(er_rng(2, 2, 3, 4), base);
+    cr_expect_neq(er_rng(1, 3, 3, 4), base);
+    cr_expect_neq(er_rng(1, 2, 4, 4), base);
+    cr_expect_neq(er_rng(1, 2, 3, 5), base);
+    cr_expect_neq(er_rng(1, 4, 3, 2), base);
+}
