@@ -12,7 +12,8 @@ if [ ! -f "$folder/build.ninja" ]; then
     rm -f "$stamp"
     meson setup "$folder" "$@"
 else
-    have=" $(tr '\n' ' ' <"$stamp" 2>/dev/null || true)"
+    touch "$stamp"
+    have=" $(tr '\n' ' ' <"$stamp")"
     for option in "$@"; do
         case $have in
         *" $option "*) ;;
