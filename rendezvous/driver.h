@@ -114,6 +114,10 @@ struct er_driver_opts {
     uint64_t now_us;
 };
 
+/* `store` is borrowed: it outlives the driver and is not dispatched by anybody else; free the driver
+ * first, then the store, without a dispatch in between. Nothing is sent before the first
+ * er_driver_dispatch() (er_driver_pending() is true). Errors: ER_E_CONFIG (names, bounds, sizes),
+ * -ENOMEM. */
 int er_driver_new(struct er_driver **ret, struct er_store *store, const struct er_driver_opts *opts,
                   const struct er_driver_callbacks *callbacks, void *user, struct er_error *err);
 void er_driver_free(struct er_driver *driver);

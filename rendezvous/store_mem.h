@@ -1,0 +1,44 @@
+#pragma once
+/*
+ * The embedded store: an etcd-like key-value store in memory, for single-node jobs and for tests.
+ * Pure: no I/O, no clock; time is what er_store_ops.dispatch() is given.
+ *
+ * One store may have several clients, each an er_store of its own (own queue of answers, watches
+ * and leases); it lives until its last client is freed. Transactions apply at the call, in call
+ * order; answers and watch events are delivered by the client's dispatch(). A kept lease lives as
+ * long as its client is there and not cut off; after that it ends one TTL later.
+ *
+ * One thread. A client must not be freed from inside its own dispatch().
+ */
+#include "rendezvous/store.h"
+
+#define ER_STORE_MEM_HISTORY_MAX 8192 /* events kept for watches; older ones are compacted */
+#define ER_STORE_MEM_VALUE_MAX   (1536 * 1024) /* bytes of key + value, as etcd's request limit */
+
+/* A new store with one client. Freed by ret->ops->free(). Errors: -ENOMEM. */
+int er_store_mem_new(struct er_store **ret, struct er_error *err);
+/* Another client of the same store. Errors: -ENOMEM. */
+int er_store_mem_client(struct er_store *of, struct er_store **ret, struct er_error *err);
+
+uint64_t er_store_mem_revision(const struct er_store *store);
+/* Direct look without a transaction, for tests; NULL: not there. Valid until the next change. */
+const struct er_store_kv *er_store_mem_peek(const struct er_store *store, struct er_bytes key);
+
+/* Faults, for tests. */
+enum er_store_mem_fault {
+    ER_FAULT_NONE,
+    ER_FAULT_LOST_REPLY, /* applied, answered ER_E_AMBIGUOUS */
+    ER_FAULT_LATE,       /* answered ER_E_AMBIGUOUS, applied `delay_us` later */
+    ER_FAULT_LOST,       /* answered ER_E_AMBIGUOUS, never applied */
+    ER_FAULT_REFUSED     /* answered -ENOTCONN, never applied */
+};
+/* Applies to the next transaction of this client. */
+void er_store_mem_fault(struct er_store *store, enum er_store_mem_fault fault, uint64_t delay_us);
+/* Answers and watch events of this client are delivered that much later (0: at once). */
+void er_store_mem_delay(struct er_store *store, uint64_t reply_us, uint64_t watch_us);
+/* Cut off: requests answer -ENOTCONN, watches are silent, leases are not kept alive. */
+void er_store_mem_cut(struct er_store *store, bool cut);
+/* The store ends a lease although its owner lives. -ENOENT: no such lease. */
+int er_store_mem_drop_lease(struct er_store *store, uint64_t lease);
+/* Forget history up to and including `rev`: watches behind it get ER_E_STALE. */
+void er_store_mem_compact(struct er_store *store, uint64_t rev);
