@@ -1,0 +1,95 @@
+#pragma once
+/*
+ * Reverse-mode automatic differentiation on a tape. Forward calls record operations in order;
+ * er_tape_backward() walks them in reverse. Parameters are leaves in flat memory: their gradients
+ * ADD UP there until somebody clears them (the optimizer does), so micro-steps accumulate.
+ *
+ * The hook is called the moment a parameter's gradient is complete in this backward pass: once per
+ * parameter that the loss depends on, in backward order, before work that does not concern it (a
+ * layer's weight before the gradient of its input). Parameters the loss does not depend on get no
+ * call.
+ *
+ *     er_tape_begin(tape, err);                            one step: forgets the one before
+ *     er_tape_input(tape, "images", &shape, data, &x, err);
+ *     er_linear(tape, x, er_tape_param(tape, 0), er_tape_param(tape, 1), &y, err); ...
+ *     er_tape_backward(tape, loss, err);
+ *
+ * One thread per tape.
+ */
+#include "trainer/flat.h"
+#include "trainer/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ER_TAPE_INPUTS_MAX 4
+
+typedef void (*er_leaf_fn)(void *user, size_t param);
+
+struct er_tape_op;
+
+/* One recorded call of an operation; lives in the step's arena. */
+struct er_node {
+    const struct er_tape_op *op;
+    struct er_tensor *in[ER_TAPE_INPUTS_MAX];
+    struct er_tensor *out;
+    void *attr;   /* copy of the call's attributes, op->attr_bytes */
+    float *saved; /* what backward needs from forward, as `infer` asked */
+    struct er_node *prev;
+    bool live; /* the loss depends on `out` */
+};
+
+/* An operation: an entry of the table in trainer/ops/ops.h. */
+struct er_tape_op {
+    const char *name;
+    uint32_t inputs_n;
+    size_t attr_bytes;
+    /* Check in[] and attr, give the output's shape and the elements of `saved`. -EINVAL names the
+     * tensors and shapes. */
+    int (*infer)(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
+                 struct er_error *err);
+    void (*forward)(const struct er_node *node);
+    /* Per input: in[i]->grad = beta * in[i]->grad + (share of out->grad); beta is 0 or 1, and with
+     * 0 the old content is not read. NULL: not differentiable. Called from the last input to the
+     * first. */
+    void (*backward[ER_TAPE_INPUTS_MAX])(const struct er_node *node, float beta);
+};
+
+struct er_tape; /* opaque */
+
+/* `flat` is bound and outlives the tape; it may have no parameters. `arena_bytes`: first size of
+ * the step's memory, 0: 2 MiB. */
+int er_tape_new(struct er_tape **ret, const struct er_flat *flat, size_t arena_bytes,
+                struct er_error *err);
+void er_tape_free(struct er_tape *tape);
+/* NULL: none. */
+void er_tape_hook(struct er_tape *tape, er_leaf_fn hook, void *user);
+/* Off: nothing is recorded, no gradient memory is taken (evaluation). On at first. Takes effect
+ * with the next er_tape_begin(). */
+void er_tape_grad(struct er_tape *tape, bool on);
+/* A new step: every tensor of the one before is gone. */
+int er_tape_begin(struct er_tape *tape, struct er_error *err);
+
+/* The leaf of parameter `index`; the tape's, valid for its life. */
+struct er_tensor *er_tape_param(struct er_tape *tape, size_t index);
+/* A constant; `data` (shape, float32) is borrowed until the next er_tape_begin(), `name` too. */
+int er_tape_input(struct er_tape *tape, const char *name, const struct er_shape *shape,
+                  const float *data, struct er_tensor **ret, struct er_error *err);
+/* Memory of this step for an input to be filled by the caller (its `value`). */
+int er_tape_buffer(struct er_tape *tape, const char *name, const struct er_shape *shape,
+                   struct er_tensor **ret, struct er_error *err);
+/* Run `op` now and record it. `attr`: op->attr_bytes, copied. Programs call the functions of
+ * trainer/ops/ops.h. */
+int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_tensor *const *in,
+                  const void *attr, struct er_tensor **ret, struct er_error *err);
+/* `loss` has one element. ER_E_USAGE: more elements, gradients are off, no parameter reached, or
+ * this step has been walked already. */
+int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_error *err);
+
+/* See er_arena_growths(). */
+size_t er_tape_growths(const struct er_tape *tape);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,49 @@
+#pragma once
+/*
+ * Dense float32 tensors, row-major, over an arena that is given back whole at the start of each
+ * step: after one step of the largest size (a dry run) nothing allocates any more.
+ */
+#include "trainer/shape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ER_TENSOR_ALIGN    64       /* bytes: a cache line, and the widest vector */
+#define ER_TENSOR_NO_PARAM SIZE_MAX /* `param` of a tensor that is not a parameter */
+
+struct er_tensor {
+    const char *name; /* for error texts; borrowed, lives as long as the tensor */
+    struct er_shape shape;
+    size_t count;  /* elements */
+    float *value;  /* shape; arena's, or borrowed (inputs, parameters) */
+    float *grad;   /* same shape; NULL: no gradient wanted */
+    bool grad_set; /* `grad` holds something: the next contribution is added, not written */
+    size_t param;  /* index of the parameter, or ER_TENSOR_NO_PARAM */
+    size_t uses;   /* backward: contributions still to come */
+};
+
+/* A bump allocator over er_pool. When it is spent it takes another pool; the next reset puts one
+ * pool of the whole size in their place. Not thread-safe. */
+struct er_arena; /* opaque */
+
+/* `first_bytes`: size to start with (0: 2 MiB); more than `max_bytes` is refused (0: no limit but
+ * memory). */
+int er_arena_new(struct er_arena **ret, size_t first_bytes, size_t max_bytes, struct er_error *err);
+void er_arena_free(struct er_arena *arena);
+/* Aligned to ER_TENSOR_ALIGN, content undefined, valid until the next reset. -ENOMEM: no memory, or
+ * beyond the limit. */
+int er_arena_alloc(struct er_arena *arena, size_t bytes, void **ret, struct er_error *err);
+int er_arena_reset(struct er_arena *arena, struct er_error *err);
+/* How often memory was taken from the system since er_arena_new(): a constant once sizes have
+ * settled. */
+size_t er_arena_growths(const struct er_arena *arena);
+
+/* A tensor whose struct, value and, with `with_grad`, gradient come from the arena. -EINVAL: bad
+ * shape; -ENOMEM. */
+int er_tensor_new(struct er_arena *arena, const char *name, const struct er_shape *shape,
+                  bool with_grad, struct er_tensor **ret, struct er_error *err);
+
+#ifdef __cplusplus
+}
+#endif
