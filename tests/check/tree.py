@@ -8,10 +8,10 @@ FOLDERS = ("base", "rendezvous", "agent", "runtime", "ckpt", "trainer", "example
 SOURCE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def files():
-    """Files that git tracks or would track; without git, every file outside build folders."""
-    listed = subprocess.run(
-        ["git", "-C", SOURCE_ROOT, "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True, check=False)
+def files(untracked=True):
+    """Files that git tracks or (untracked) would track; without git, every file outside build folders."""
+    command = ["git", "-C", SOURCE_ROOT, "ls-files", "-c", "-z"] + (["-o", "--exclude-standard"] if untracked else [])
+    listed = subprocess.run(command, capture_output=True, check=False)
     if listed.returncode == 0:
         names = listed.stdout.decode().split("\0")
     else:
