@@ -43,6 +43,7 @@ struct er_slice {
 struct er_meta {
     uint64_t applied; /* optimizer steps contained in the parameters: the checkpoint's step */
     uint64_t generation, seed, global_batch, samples;
+    uint64_t first_step; /* first step of this generation */
     int world_size;
     char run[64];
     char layout[2048]; /* bucket layout, er_ddp_layout(), or a digest of it when longer */
