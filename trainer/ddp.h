@@ -29,6 +29,8 @@ struct er_span {
 struct er_ddp_opts {
     size_t first_bucket_bytes; /* 0: 1 MiB: the first gradients leave early */
     size_t bucket_bytes;       /* 0: 25 MiB */
+    bool count_nonfinite; /* adds this rank's non-finite gradient elements to the vote: one more
+                             pass over the gradients */
 };
 
 struct er_ddp; /* opaque */
@@ -39,8 +41,8 @@ ER_API int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct e
                        size_t n, const struct er_ddp_opts *opts, struct er_error *err);
 ER_API void er_ddp_close(struct er_ddp *ddp);
 
-/* Gradient `span` is final for this step. Twice in a step is an error reported by er_ddp_finish().
- * Never blocks. */
+/* Gradient `span` is final for this step. Twice in a step is an error reported by er_ddp_finish(),
+ * on the other ranks as ER_E_ABORTED. Never blocks. */
 ER_API void er_ddp_ready(struct er_ddp *ddp, size_t span);
 /* While on (no_sync), er_ddp_ready() only records; nothing leaves. The last micro-step runs with it
  * off. */
@@ -49,8 +51,9 @@ ER_API void er_ddp_accumulate(struct er_ddp *ddp, bool on);
 /*
  * All my buckets complete, then the vote. Spans that were not marked ready (unused parameters, a
  * rank without samples) are sent as they are, in the agreed order. `vote`: in: loss, weight,
- * notice, step of this rank; out: the agreed record. 0: apply; negative: recover (ER_E_PEER_LOST,
- * ER_E_ABORTED, ER_E_MISMATCH ...). Gradients must not be zeroed before apply.
+ * notice, step of this rank (ok and order_hash are the reducer's); out: the agreed record. 0:
+ * apply; negative: recover (ER_E_PEER_LOST, ER_E_ABORTED, ER_E_MISMATCH ...). Gradients must not be
+ * zeroed before apply.
  */
 ER_API int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err);
 

@@ -1,0 +1,334 @@
+/* The reducer against a communicator that only remembers: what leaves, when, in which order. */
+#include <criterion/criterion.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "tests/lib/fake_comm.h"
+#include "trainer/ddp.h"
+
+#define SPAN_N 4
+#define EACH   10
+#define SIZE   3
+
+struct fixture {
+    float memory[SPAN_N * EACH];
+    struct er_span spans[SPAN_N];
+    struct er_comm *comm;
+    struct er_ddp *ddp;
+    const struct er_fake_call *calls;
+};
+
+/* Four gradients of ten elements, buckets of one gradient each: departure order d c b a. */
+static void set_up(struct fixture *f, struct er_ddp_opts opts)
+{
+    static const char *const names[SPAN_N] = {"a", "b", "c", "d"};
+    struct er_error err = ER_ERROR_INIT;
+
+    for (size_t i = 0; i < SPAN_N; i++)
+        f->spans[i] = (struct er_span){names[i], f->memory + i * EACH, EACH};
+    for (size_t i = 0; i < SPAN_N * EACH; i++)
+        f->memory[i] = (float)i;
+    f->comm = er_fake_comm_new(1, SIZE);
+    if (!opts.bucket_bytes)
+        opts.first_bucket_bytes = opts.bucket_bytes = EACH * sizeof(float);
+    cr_assert_eq(er_ddp_open(&f->ddp, f->comm, f->spans, SPAN_N, &opts, &err), 0, "%s", err.text);
+}
+
+static void tear_down(struct fixture *f)
+{
+    er_ddp_close(f->ddp);
+    er_comm_abort(f->comm);
+}
+
+static size_t begun(struct fixture *f)
+{
+    return er_fake_calls(f->comm, &f->calls);
+}
+
+static int finish(struct fixture *f, struct er_error *err)
+{
+    struct er_vote vote = {.step = 1, .weight = 2};
+
+    return er_ddp_finish(f->ddp, &vote, err);
+}
+
+Test(ddp, buckets_leave_while_backward_goes_on)
+{
+    struct fixture f;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_ddp_ready(f.ddp, 3);
+    cr_expect_eq(begun(&f), 1);
+    er_ddp_ready(f.ddp, 2);
+    cr_expect_eq(begun(&f), 2);
+    cr_expect_eq(f.calls[0].buf, f.spans[3].ptr);
+    cr_expect_eq(f.calls[1].buf, f.spans[2].ptr);
+    cr_expect_not(f.calls[0].done); /* nothing waited for it */
+    tear_down(&f);
+}
+
+Test(ddp, a_full_bucket_waits_for_the_one_before_it)
+{
+    struct fixture f;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_ddp_ready(f.ddp, 0);
+    er_ddp_ready(f.ddp, 2);
+    cr_expect_eq(begun(&f), 0);
+    er_ddp_ready(f.ddp, 3);
+    cr_expect_eq(begun(&f), 2); /* d, c */
+    er_ddp_ready(f.ddp, 1);
+    cr_expect_eq(begun(&f), 4); /* b, a */
+    cr_expect_eq(f.calls[3].buf, f.spans[0].ptr);
+    tear_down(&f);
+}
+
+Test(ddp, finish_completes_everything_and_then_votes)
+{
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_ddp_ready(f.ddp, 3);
+    cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    cr_expect_eq(begun(&f), SPAN_N + 1);
+    for (size_t i = 0; i < SPAN_N; i++) {
+        cr_expect_eq(f.calls[i].kind, ER_FAKE_REDUCE);
+        cr_expect_eq(f.calls[i].buf, f.spans[SPAN_N - 1 - i].ptr);
+    }
+    cr_expect_eq(f.calls[SPAN_N].kind, ER_FAKE_VOTE);
+    for (size_t i = 0; i < SPAN_N * EACH; i++)
+        cr_expect_eq(f.memory[i], SIZE * (float)i); /* summed once, never zeroed */
+    tear_down(&f);
+}
+
+Test(ddp, vote_carries_the_callers_part_and_the_reducers)
+{
+    struct fixture f;
+    struct er_vote vote = {.step = 7, .loss = 2, .weight = 5, .notice = 1};
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){.count_nonfinite = true});
+    f.memory[3] = NAN;
+    f.memory[33] = INFINITY;
+    cr_expect_eq(er_ddp_finish(f.ddp, &vote, &err), 0, "%s", err.text);
+    cr_expect_eq(vote.step, 7);
+    cr_expect_eq(vote.ok, SIZE);
+    cr_expect_eq(vote.loss, 2 * SIZE);
+    cr_expect_eq(vote.nonfinite, 2 * SIZE);
+    cr_expect_neq(vote.order_hash, 0);
+    tear_down(&f);
+}
+
+Test(ddp, each_step_starts_over)
+{
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    for (size_t step = 0; step < 3; step++) {
+        for (size_t i = SPAN_N; i-- > 0;)
+            er_ddp_ready(f.ddp, i);
+        cr_expect_eq(begun(&f), step * (SPAN_N + 1) + SPAN_N);
+        cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    }
+    cr_expect_eq(er_ddp_last_times(f.ddp).buckets, SPAN_N);
+    tear_down(&f);
+}
+
+Test(ddp, accumulate_holds_everything_back)
+{
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_ddp_accumulate(f.ddp, true);
+    for (size_t micro = 0; micro < 2; micro++) {
+        for (size_t i = SPAN_N; i-- > 0;)
+            er_ddp_ready(f.ddp, i);
+    }
+    cr_expect_eq(begun(&f), 0);
+    er_ddp_accumulate(f.ddp, false);
+    er_ddp_ready(f.ddp, 3);
+    cr_expect_eq(begun(&f), 1);
+    cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    tear_down(&f);
+}
+
+Test(ddp, a_gradient_marked_twice_is_an_error_that_names_it)
+{
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+    size_t calls;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_ddp_ready(f.ddp, 3);
+    er_ddp_ready(f.ddp, 3);
+    er_fake_refusals(f.comm, 0);
+    cr_expect_eq(finish(&f, &err), ER_E_USAGE);
+    cr_expect(strstr(err.text, "'d' marked ready twice"), "%s", err.text);
+    calls = begun(&f);
+    cr_expect_eq(f.calls[calls - 1].kind, ER_FAKE_VOTE); /* the others were told */
+    cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    tear_down(&f);
+}
+
+Test(ddp, a_gradient_that_does_not_exist_is_an_error)
+{
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_ddp_ready(f.ddp, SPAN_N);
+    cr_expect_eq(finish(&f, &err), ER_E_USAGE);
+    tear_down(&f);
+}
+
+Test(ddp, a_step_refused_by_another_rank_is_not_applied)
+{
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_fake_refusals(f.comm, 1);
+    cr_expect_eq(finish(&f, &err), ER_E_ABORTED);
+    cr_expect(strstr(err.text, "1 of 3 ranks"), "%s", err.text);
+    tear_down(&f);
+}
+
+Test(ddp, a_failed_bucket_ends_the_step_without_a_vote)
+{
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_fake_fail(f.comm, 1, ER_E_PEER_LOST);
+    for (size_t i = SPAN_N; i-- > 0;)
+        er_ddp_ready(f.ddp, i);
+    cr_expect_eq(finish(&f, &err), ER_E_PEER_LOST);
+    cr_expect(strstr(err.text, "bucket 1"), "%s", err.text);
+    cr_expect_eq(finish(&f, &err), ER_E_PEER_LOST); /* for good */
+    for (size_t i = 0; i < begun(&f); i++)
+        cr_expect_neq(f.calls[i].kind, ER_FAKE_VOTE);
+    tear_down(&f);
+}
+
+Test(ddp, a_full_ring_delays_departure_and_loses_nothing)
+{
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_fake_ring(f.comm, 1);
+    er_ddp_ready(f.ddp, 3);
+    er_ddp_ready(f.ddp, 2);
+    cr_expect_eq(begun(&f), 1);
+    er_fake_complete_one(f.comm);
+    er_ddp_ready(f.ddp, 1);
+    cr_expect_eq(begun(&f), 2); /* c: it had waited */
+    cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    for (size_t i = 0; i < SPAN_N * EACH; i++)
+        cr_expect_eq(f.memory[i], SIZE * (float)i);
+    tear_down(&f);
+}
+
+Test(ddp, hundreds_of_buckets_are_fine)
+{
+    enum { MANY = 400 };
+    static float memory[2 * MANY];
+    static struct er_span spans[MANY];
+    static char names[MANY][8];
+    struct er_comm *comm = er_fake_comm_new(0, 2);
+    struct er_error err = ER_ERROR_INIT;
+    struct er_vote vote = {.step = 1};
+    struct er_ddp *ddp;
+
+    for (size_t i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof(names[i]), "g%zu", i);
+        spans[i] = (struct er_span){names[i], memory + 2 * i, 1}; /* holes: no two share a bucket */
+        memory[2 * i] = 1;
+    }
+    cr_assert_eq(er_ddp_open(&ddp, comm, spans, MANY, NULL, &err), 0, "%s", err.text);
+    for (size_t i = MANY; i-- > 0;)
+        er_ddp_ready(ddp, i);
+    cr_expect_eq(er_ddp_finish(ddp, &vote, &err), 0, "%s", err.text);
+    for (size_t i = 0; i < 2 * MANY; i++)
+        cr_expect_eq(memory[i], i % 2 ? 0 : 2);
+    er_ddp_close(ddp);
+    er_comm_abort(comm);
+}
+
+Test(ddp, layout_names_buckets_in_order_of_departure)
+{
+    struct fixture f;
+    struct er_vote one = {.step = 1}, other = {.step = 1};
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){.first_bucket_bytes = 40, .bucket_bytes = 80});
+    cr_expect_str_eq(er_ddp_layout(f.ddp), "d|b+c|a");
+    cr_expect_eq(er_ddp_finish(f.ddp, &one, &err), 0);
+    tear_down(&f);
+    set_up(&f, (struct er_ddp_opts){.first_bucket_bytes = 40, .bucket_bytes = 120});
+    cr_expect_str_eq(er_ddp_layout(f.ddp), "d|a+b+c");
+    cr_expect_eq(er_ddp_finish(f.ddp, &other, &err), 0);
+    cr_expect_neq(one.order_hash, other.order_hash);
+    tear_down(&f);
+}
+
+Test(ddp, no_gradients_is_only_a_vote)
+{
+    struct er_comm *comm = er_fake_comm_new(0, 2);
+    struct er_error err = ER_ERROR_INIT;
+    struct er_vote vote = {.step = 1};
+    struct er_ddp *ddp;
+
+    cr_assert_eq(er_ddp_open(&ddp, comm, NULL, 0, NULL, &err), 0, "%s", err.text);
+    cr_expect_eq(er_ddp_finish(ddp, &vote, &err), 0, "%s", err.text);
+    er_ddp_close(ddp);
+    er_comm_abort(comm);
+}
+
+Test(ddp, state_is_broadcast_between_two_comparisons)
+{
+    static const enum er_fake_kind expected[] = {
+        ER_FAKE_GATHER,    ER_FAKE_BROADCAST, ER_FAKE_BROADCAST,
+        ER_FAKE_BROADCAST, ER_FAKE_BROADCAST, ER_FAKE_GATHER,
+    };
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    cr_expect_eq(er_ddp_sync_state(f.ddp, f.spans, SPAN_N, &err), 0, "%s", err.text);
+    cr_assert_eq(begun(&f), ER_ARRAY_N(expected));
+    for (size_t i = 0; i < ER_ARRAY_N(expected); i++)
+        cr_expect_eq(f.calls[i].kind, expected[i]);
+    tear_down(&f);
+}
+
+Test(ddp, state_of_another_shape_is_refused_before_anything_is_sent)
+{
+    struct fixture f;
+    struct er_error err = ER_ERROR_INIT;
+
+    set_up(&f, (struct er_ddp_opts){0});
+    er_fake_spoil_gather(f.comm, 2);
+    cr_expect_eq(er_ddp_sync_state(f.ddp, f.spans, SPAN_N, &err), ER_E_MISMATCH);
+    cr_expect(strstr(err.text, "rank 2"), "%s", err.text);
+    cr_expect_eq(begun(&f), 1);
+    tear_down(&f);
+}
+
+Test(ddp, wrong_gradients_are_refused_at_open)
+{
+    float x[4];
+    const struct er_span spans[] = {{"a", x, 4}, {"a", x, 4}};
+    struct er_error err = ER_ERROR_INIT;
+    struct er_ddp *ddp = NULL;
+
+    cr_expect_eq(er_ddp_open(&ddp, NULL, spans, 2, NULL, &err), ER_E_USAGE);
+    cr_expect_null(ddp);
+}

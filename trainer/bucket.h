@@ -1,0 +1,57 @@
+#pragma once
+/*
+ * Which gradients travel together, and when a bucket is full. Pure: the memory is the caller's.
+ *
+ *   spans in forward order    w0 b0 w1 b1 w2 b2
+ *   buckets in departure order   |b2 w2| |b1 w1 b0| |w0|
+ *
+ * Buckets are filled in reverse order of use, because backward finishes the last layer first. A
+ * bucket is one contiguous piece of memory (a view, nothing is copied); a span that does not follow
+ * its neighbour in memory, or would overfill the bucket, opens the next one. A span larger than a
+ * bucket travels alone.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "trainer/ddp.h"
+
+#define ER_BUCKET_FIRST_BYTES ((size_t)1 << 20)
+#define ER_BUCKET_BYTES       ((size_t)25 << 20)
+#define ER_BUCKET_SPANS_MAX   ((size_t)16384)
+
+struct er_bucket {
+    float *ptr; /* the caller's gradients */
+    size_t count;
+    size_t first, spans_n; /* spans [first, first + spans_n) in forward order */
+    size_t waiting;        /* spans not final yet in this step */
+};
+
+struct er_bucket_plan {
+    const struct er_span *spans; /* borrowed */
+    size_t spans_n;
+    struct er_bucket *buckets; /* the caller's, room for spans_n; in order of departure */
+    size_t buckets_n;
+    uint32_t *bucket_of; /* the caller's, spans_n: span -> bucket */
+    bool *final;         /* the caller's, spans_n: marked in this step */
+};
+
+/* ER_E_USAGE: a span without name or elements, a name with '+', '|' or a control character, a name
+ * used twice, memory that overlaps or is not aligned, too many spans. */
+int er_bucket_check(const struct er_span *spans, size_t n, struct er_error *err);
+
+/* Fills buckets and bucket_of from spans; 0 bytes stand for the defaults. Ends with a reset. */
+void er_bucket_plan_make(struct er_bucket_plan *plan, size_t first_bytes, size_t bucket_bytes);
+
+/* Nothing is final: the next step. */
+void er_bucket_reset(struct er_bucket_plan *plan);
+
+#define ER_BUCKET_TWICE 1
+/* Span is final. ER_BUCKET_TWICE: it was already, nothing changed. span < spans_n. */
+int er_bucket_mark(struct er_bucket_plan *plan, size_t span);
+/* The rest is final as it is (unused parameters, a rank without samples). */
+void er_bucket_mark_rest(struct er_bucket_plan *plan);
+bool er_bucket_full(const struct er_bucket_plan *plan, size_t bucket);
+
+/* "name+name|name": buckets in order of departure, spans in forward order. Returns the length
+ * without the NUL; writes at most `cap` bytes with it. */
+size_t er_bucket_layout(const struct er_bucket_plan *plan, char *text, size_t cap);
