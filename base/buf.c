@@ -38,13 +38,15 @@ int er_buf_reserve(struct er_buf *buf, size_t more)
     size_t want, cap = buf->cap ? buf->cap : FIRST_CAP;
     char *data;
 
-    if (buf->len > buf->max || more > buf->max - buf->len || buf->len + more == SIZE_MAX)
+    if (buf->len > buf->max || more > buf->max - buf->len)
         return -ENOBUFS;
+    if (more > PTRDIFF_MAX - buf->len - 1) /* no object is larger */
+        return -ENOMEM;
     want = buf->len + more + 1;
     if (want <= buf->cap)
         return 0;
     while (cap < want)
-        cap = cap > SIZE_MAX / 2 ? want : cap * 2;
+        cap *= 2;
     if (cap - 1 > buf->max)
         cap = buf->max + 1;
     data = realloc(buf->data, cap);

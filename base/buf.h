@@ -1,7 +1,8 @@
 #pragma once
 /*
- * A growing byte buffer with a limit. Appending beyond `max` returns -ENOBUFS and changes nothing: every
- * buffer in the tree has a bound. The content is always followed by a NUL that is not counted.
+ * A growing byte buffer with a limit. Appending beyond `max` returns -ENOBUFS and changes nothing:
+ * every buffer in the tree has a bound. The content is always followed by a NUL that is not
+ * counted.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,13 +1,13 @@
 #pragma once
 /*
- * Time is uint64_t microseconds of CLOCK_MONOTONIC everywhere; wall time appears in logs, events and
- * manifests only. Decision code gets the time as an argument; whoever needs a clock object (to be driven by
- * a test) takes a `struct er_clock`.
+ * Time is uint64_t microseconds of CLOCK_MONOTONIC everywhere; wall time appears in logs, events
+ * and manifests only. Decision code gets the time as an argument; whoever needs a clock object (to
+ * be driven by a test) takes a `struct er_clock`.
  */
 #include <stddef.h>
 #include <stdint.h>
 
-#define ER_FOREVER UINT64_MAX /* "no limit", "no deadline" */
+#define ER_FOREVER   UINT64_MAX /* "no limit", "no deadline" */
 #define ER_US_PER_MS 1000ull
 #define ER_US_PER_S  1000000ull
 
@@ -16,8 +16,8 @@ struct er_clock {
     void *user;
 };
 
-uint64_t er_now_us(void);      /* CLOCK_MONOTONIC */
-uint64_t er_wall_us(void);     /* CLOCK_REALTIME, microseconds since the epoch */
+uint64_t er_now_us(void);  /* CLOCK_MONOTONIC */
+uint64_t er_wall_us(void); /* CLOCK_REALTIME, microseconds since the epoch */
 struct er_clock er_clock_real(void);
 
 /* Virtual clock for tests and simulation: `user` points at the microseconds. */

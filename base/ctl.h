@@ -42,8 +42,19 @@
 
 #define ER_CTL_TYPES(X)                                                                            \
     X(HELLO)                                                                                       \
-    X(WORLD) X(READY) X(KV_PUT) X(KV_GET) X(KV_ADD) X(BARRIER) X(COMMIT) X(LOADED) X(LEFT) X(FAIL) \
-        X(BYE) X(STATUS) X(REPLY)
+    X(WORLD)                                                                                       \
+    X(READY)                                                                                       \
+    X(KV_PUT)                                                                                      \
+    X(KV_GET)                                                                                      \
+    X(KV_ADD)                                                                                      \
+    X(BARRIER)                                                                                     \
+    X(COMMIT)                                                                                      \
+    X(LOADED)                                                                                      \
+    X(LEFT)                                                                                        \
+    X(FAIL)                                                                                        \
+    X(BYE)                                                                                         \
+    X(STATUS)                                                                                      \
+    X(REPLY)
 
 enum er_ctl_type {
     ER_CTL_NONE,

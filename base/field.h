@@ -9,7 +9,14 @@
 
 #include "base/buf.h"
 
-enum er_field_type { ER_FIELD_STR, ER_FIELD_INT, ER_FIELD_UINT, ER_FIELD_NUM, ER_FIELD_BOOL, ER_FIELD_JSON };
+enum er_field_type {
+    ER_FIELD_STR,
+    ER_FIELD_INT,
+    ER_FIELD_UINT,
+    ER_FIELD_NUM,
+    ER_FIELD_BOOL,
+    ER_FIELD_JSON
+};
 
 struct er_field {
     const char *key;

@@ -1,15 +1,17 @@
 #pragma once
 /*
- * Whole files and folders. er_file_replace() is the only way the tree publishes a file: temporary name in the same
- * folder, write, fsync, rename, fsync of the folder; after a crash at any instant the old content or the new is
- * there, never a mixture, and a failed call leaves the old one and no temporary behind.
+ * Whole files and folders. er_file_replace() is the only way the tree publishes a file: temporary
+ * name in the same folder, write, fsync, rename, fsync of the folder; after a crash at any instant
+ * the old content or the new is there, never a mixture, and a failed call leaves the old one and no
+ * temporary behind.
  */
 #include <stddef.h>
 #include <sys/types.h>
 
 #include "base/buf.h"
 
-int er_file_replace(const char *path, const void *data, size_t n, mode_t mode, struct er_error *err);
+int er_file_replace(const char *path, const void *data, size_t n, mode_t mode,
+                    struct er_error *err);
 /* Appends the content to `buf`, whose limit applies: a longer file is -EFBIG. */
 int er_file_read(const char *path, struct er_buf *buf, struct er_error *err);
 /* As mkdir -p; an existing folder is success. */

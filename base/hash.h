@@ -18,7 +18,7 @@ void er_digest_format(struct er_digest d, char ret_hex[ER_DIGEST_HEX_MAX]);
 int er_digest_parse(const char *hex, struct er_digest *ret, struct er_error *err);
 
 /* Streaming form. */
-struct er_hasher; /* heap */
+struct er_hasher;                      /* heap */
 struct er_hasher *er_hasher_new(void); /* NULL: out of memory */
 void er_hasher_add(struct er_hasher *h, const void *data, size_t n);
 struct er_digest er_hasher_get(const struct er_hasher *h);

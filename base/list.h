@@ -7,14 +7,14 @@ struct er_list {
     struct er_list *prev, *next;
 };
 
-#define ER_LIST_ITEM(node, type, member) ((type *)(void *)((char *)(node) - offsetof(type, member)))
+#define ER_LIST_ITEM(node, type, member) ((type *)(void *)((char *)(node)-offsetof(type, member)))
 
-#define er_list_for_each(node, head)                                                                \
+#define er_list_for_each(node, head)                                                               \
     for (struct er_list *node = (head)->next; node != (head); node = node->next)
 
 /* The current item may be removed in the body. */
-#define er_list_for_each_safe(node, head)                                                           \
-    for (struct er_list *node = (head)->next, *node##_next = node->next; node != (head);            \
+#define er_list_for_each_safe(node, head)                                                          \
+    for (struct er_list *node = (head)->next, *node##_next = node->next; node != (head);           \
          node = node##_next, node##_next = node->next)
 
 static inline void er_list_init(struct er_list *head)

@@ -1,8 +1,9 @@
 #pragma once
 /*
- * One sink for the process: `time level msg key=value ...` or one JSON object a line, on a file descriptor
- * (default: stderr, text, INFO). Library folders log at ER_LOG_DEBUG only. A line about a decision gives
- * its reason. Never blocks on a full pipe longer than a write(2); safe to call from several threads.
+ * One sink for the process: `time level msg key=value ...` or one JSON object a line, on a file
+ * descriptor (default: stderr, text, INFO). Library folders log at ER_LOG_DEBUG only. A line about
+ * a decision gives its reason. Never blocks on a full pipe longer than a write(2); safe to call
+ * from several threads.
  */
 #include "base/field.h"
 
@@ -20,12 +21,13 @@ void er_log_setup(const struct er_log_opts *opts);
 bool er_log_wanted(enum er_log_level level);
 
 /* Fields are built on the caller's stack; `msg` is one English sentence without a full stop. */
-void er_log_fields(enum er_log_level level, const char *msg, const struct er_field *fields, size_t n);
+void er_log_fields(enum er_log_level level, const char *msg, const struct er_field *fields,
+                   size_t n);
 
-#define er_log(level, msg, ...)                                                                     \
-    do {                                                                                            \
-        if (er_log_wanted(level)) {                                                                 \
-            const struct er_field er_f_[] = {{.key = NULL}, ##__VA_ARGS__};                         \
-            er_log_fields((level), (msg), er_f_ + 1, sizeof(er_f_) / sizeof(er_f_[0]) - 1);         \
-        }                                                                                           \
+#define er_log(level, msg, ...)                                                                    \
+    do {                                                                                           \
+        if (er_log_wanted(level)) {                                                                \
+            const struct er_field er_f_[] = {{.key = NULL}, ##__VA_ARGS__};                        \
+            er_log_fields((level), (msg), er_f_ + 1, sizeof(er_f_) / sizeof(er_f_[0]) - 1);        \
+        }                                                                                          \
     } while (0)

@@ -350,18 +350,16 @@ int er_parse_range(const char *text, uint32_t limit, uint32_t *ret_min, uint32_t
     return 0;
 }
 
-/* Those of Linux. Where a number has two names the customary one comes first. */
-#define SIGNALS(X)                                                                                 \
-    X(HUP)                                                                                         \
-    X(INT) X(QUIT) X(ILL) X(TRAP) X(ABRT) X(BUS) X(FPE) X(KILL) X(USR1) X(SEGV) X(USR2) X(PIPE)    \
-        X(ALRM) X(TERM) X(STKFLT) X(CHLD) X(CONT) X(STOP) X(TSTP) X(TTIN) X(TTOU) X(URG) X(XCPU)   \
-            X(XFSZ) X(VTALRM) X(PROF) X(WINCH) X(IO) X(PWR) X(SYS)
-
+/* Those of Linux; where a number has two names, the customary one. */
+#define NAMED(name) [SIG##name] = "SIG" #name
 static const char *const SIGNAL_NAMES[] = {
-#define SIGNAL_NAME(name) [SIG##name] = "SIG" #name,
-    SIGNALS(SIGNAL_NAME)
-#undef SIGNAL_NAME
+    NAMED(HUP),  NAMED(INT),    NAMED(QUIT), NAMED(ILL),  NAMED(TRAP),   NAMED(ABRT), NAMED(BUS),
+    NAMED(FPE),  NAMED(KILL),   NAMED(USR1), NAMED(SEGV), NAMED(USR2),   NAMED(PIPE), NAMED(ALRM),
+    NAMED(TERM), NAMED(STKFLT), NAMED(CHLD), NAMED(CONT), NAMED(STOP),   NAMED(TSTP), NAMED(TTIN),
+    NAMED(TTOU), NAMED(URG),    NAMED(XCPU), NAMED(XFSZ), NAMED(VTALRM), NAMED(PROF), NAMED(WINCH),
+    NAMED(IO),   NAMED(PWR),    NAMED(SYS),
 };
+#undef NAMED
 
 static const char *nearest_signal(const char *text)
 {

@@ -1,8 +1,9 @@
 #pragma once
 /*
- * Memory pools for anything large or timed. First touch of fresh pages can be as slow as 0.3 GB/s, so a pool is one
- * 2 MiB-aligned mapping, MADV_HUGEPAGE, populated at once (MADV_POPULATE_WRITE, else by touching), and is handed out
- * by bumping a pointer. Nothing allocates in a step. Not thread-safe.
+ * Memory pools for anything large or timed. First touch of fresh pages can be as slow as 0.3 GB/s,
+ * so a pool is one 2 MiB-aligned mapping, MADV_HUGEPAGE, populated at once (MADV_POPULATE_WRITE,
+ * else by touching), and is handed out by bumping a pointer. Nothing allocates in a step. Not
+ * thread-safe.
  */
 #include <stddef.h>
 

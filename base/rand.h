@@ -1,5 +1,6 @@
 #pragma once
-/* Deterministic random numbers (splitmix64, xoshiro256**) for tests, simulation and nonces' mixing. Pure. */
+/* Deterministic random numbers (splitmix64, xoshiro256**) for tests, simulation and nonces' mixing.
+ * Pure. */
 #include <stdint.h>
 
 struct er_rand {
