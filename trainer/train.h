@@ -37,9 +37,29 @@ struct er_train_ops {
      * run. */
     void (*spans)(void *user, const struct er_span **ret, size_t *ret_n);
     void (*state)(void *user, const struct er_slice **ret, size_t *ret_n);
-    /* Optional; after the last step of an epoch and at the end, on every rank. */
+    /* Optional; after the last step of an epoch and at the end, on every rank; again when a run
+     * resumes there, since nothing tells whether it was done. */
     int (*epoch_end)(void *user, uint64_t epoch, uint64_t step, struct er_comm *comm,
                      struct er_error *err);
+};
+
+enum er_train_event {
+    ER_TRAIN_STEP,        /* every log_steps steps and the last one */
+    ER_TRAIN_SKIPPED,     /* a checkpoint was passed over; text: why */
+    ER_TRAIN_RESUMED,     /* text: from where */
+    ER_TRAIN_SAVED,       /* text: folder */
+    ER_TRAIN_SAVE_FAILED, /* training goes on; text: why */
+    ER_TRAIN_STOPPED      /* text: which notice */
+};
+
+/* What rank 0 tells about a run. Valid during the call. */
+struct er_train_line {
+    enum er_train_event event;
+    uint64_t step, total_steps, epoch; /* epoch from 0 */
+    double loss;                       /* STEP: mean over the step's weight */
+    double samples_per_s;              /* STEP: of all ranks, since the line before */
+    struct er_ddp_times times;         /* STEP: of this step, on rank 0 */
+    const char *text;                  /* "" when there is nothing to say */
 };
 
 struct er_train_opts {
@@ -53,6 +73,9 @@ struct er_train_opts {
     uint64_t log_steps;               /* a line every N steps from rank 0; 0: none */
     struct er_comm_opts comm;
     struct er_ddp_opts ddp;
+    /* Rank 0's lines, or NULL; `user` is er_train_run()'s. er_train_log_stdout() serves programs.
+     */
+    void (*log)(void *user, const struct er_train_line *line);
 };
 
 struct er_train_result {
@@ -61,11 +84,19 @@ struct er_train_result {
     bool stopped;                 /* ended early by a DRAIN or STOP notice, state saved */
 };
 
-/* Runs to the end. ER_E_PEER_LOST and the like: the generation is over; the program exits non-zero
- * and its agent starts it again. */
+/*
+ * Runs to the end, or until a notice. ER_E_PEER_LOST, ER_E_ABORTED and the like: the generation is
+ * over; the program exits non-zero and its agent starts it again. -EDOM: the loss is not finite, or
+ * no sample counts; -EIO: checkpoints cannot be written; ER_E_CORRUPT: there are checkpoints and
+ * none verifies; ER_E_CONFIG: the newest one belongs to another plan (samples, batch or seed);
+ * ER_E_USAGE: wrong options.
+ */
 ER_API int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
                         const struct er_train_opts *opts, struct er_train_result *ret,
                         struct er_error *err);
+
+/* One line of text on stdout, for programs: `.log = er_train_log_stdout`. */
+ER_API void er_train_log_stdout(void *user, const struct er_train_line *line);
 
 #ifdef __cplusplus
 }
