@@ -1,0 +1,109 @@
+#include "trainer/train_policy.h"
+
+#include <math.h>
+
+#include "base/cleanup.h"
+
+void er_policy_init(struct er_policy *policy, const struct er_policy_opts *opts,
+                    uint64_t resumed_from, uint64_t now_us)
+{
+    *policy = (struct er_policy){.opts = *opts, .saved_step = resumed_from, .tried_us = now_us};
+}
+
+static bool due_by_time(const struct er_policy *policy, uint64_t now_us)
+{
+    return policy->opts.checkpoints && policy->opts.checkpoint_every_us > 0 &&
+           now_us - policy->tried_us >= policy->opts.checkpoint_every_us;
+}
+
+/* The notice word stays until the agent changes it. */
+static enum er_notice ask_once(struct er_policy *policy, enum er_notice notice)
+{
+    bool taken = policy->request_taken;
+
+    policy->request_taken = notice == ER_NOTICE_CHECKPOINT;
+    return notice == ER_NOTICE_CHECKPOINT && taken ? ER_NOTICE_NONE : notice;
+}
+
+void er_policy_fill_vote(struct er_policy *policy, struct er_vote *vote, uint64_t step, int rank,
+                         int size, enum er_notice notice, uint64_t now_us)
+{
+    vote->step = step;
+    vote->notice = ask_once(policy, notice);
+    if (rank == 0 && due_by_time(policy, now_us))
+        vote->flags |= ER_VOTE_SAVE_DUE;
+    /* The vote takes the maximum: the lowest rank wins. */
+    if (!isfinite(vote->loss) || !isfinite(vote->weight))
+        vote->user[0] = (uint64_t)(size - rank);
+}
+
+enum er_verdict er_policy_judge(const struct er_vote *vote, int size)
+{
+    if (vote->ok != (uint32_t)size)
+        return ER_VERDICT_REFUSED;
+    if (!isfinite(vote->loss) || !isfinite(vote->weight) || vote->nonfinite > 0)
+        return ER_VERDICT_NONFINITE;
+    if (!(vote->weight > 0))
+        return ER_VERDICT_EMPTY;
+    return ER_VERDICT_APPLY;
+}
+
+int er_policy_culprit(const struct er_vote *vote, int size)
+{
+    return vote->user[0] > 0 ? size - (int)vote->user[0] : -1;
+}
+
+static enum er_ending ending_of(const struct er_policy *policy, uint64_t applied, uint32_t notice)
+{
+    if (applied >= policy->opts.total_steps)
+        return ER_END_DONE; /* nothing is left to do: the notice is moot */
+    if (notice == ER_NOTICE_DRAIN || notice == ER_NOTICE_STOP)
+        return ER_END_STOPPED;
+    return notice == ER_NOTICE_REJOIN ? ER_END_REJOIN : ER_GO_ON;
+}
+
+struct er_policy_todo er_policy_after(const struct er_policy *policy, uint64_t applied,
+                                      const struct er_vote *vote)
+{
+    const struct er_policy_opts *opts = &policy->opts;
+    struct er_policy_todo todo = {.ending = ending_of(policy, applied, vote->notice)};
+    bool by_step = opts->checkpoint_steps > 0 && applied % opts->checkpoint_steps == 0;
+    bool asked = vote->notice == ER_NOTICE_CHECKPOINT || (vote->flags & ER_VOTE_SAVE_DUE);
+
+    todo.save = opts->checkpoints && policy->saved_step != applied &&
+                (by_step || asked || todo.ending != ER_GO_ON);
+    /* A run that is told to leave does not begin an evaluation. */
+    todo.epoch_end =
+        applied % opts->epoch_steps == 0 && (todo.ending == ER_GO_ON || todo.ending == ER_END_DONE);
+    return todo;
+}
+
+/* Failures that say nothing about the disk: the ranks are no longer together. */
+static bool ends_generation(int rc)
+{
+    static const int codes[] = {ER_E_PEER_LOST, ER_E_ABORTED,  ER_E_MISMATCH,
+                                ER_E_STALE,     ER_E_PROTOCOL, ER_E_AMBIGUOUS};
+
+    for (size_t i = 0; i < ER_ARRAY_N(codes); i++) {
+        if (rc == codes[i])
+            return true;
+    }
+    return false;
+}
+
+enum er_after_save er_policy_saved(struct er_policy *policy, uint64_t step, int rc,
+                                   enum er_ending ending, uint64_t now_us)
+{
+    policy->tried_us = now_us;
+    if (rc == 0) {
+        policy->saved_step = step;
+        policy->failures = 0;
+        return ER_SAVE_FINE;
+    }
+    if (ends_generation(rc) || ending == ER_END_STOPPED || ending == ER_END_REJOIN)
+        return ER_SAVE_FATAL;
+    policy->failures++;
+    if (policy->opts.failures_max > 0 && policy->failures >= policy->opts.failures_max)
+        return ER_SAVE_TOO_MANY;
+    return ER_SAVE_TOLERATED;
+}
