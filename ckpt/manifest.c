@@ -14,7 +14,7 @@ void er_manifest_init(struct er_manifest *m)
 
 void er_manifest_done(struct er_manifest *m)
 {
-    free(m->shard_bytes);
+    free(m->shards);
     free(m->tensors);
     free(m->slices);
     er_manifest_init(m);
@@ -30,8 +30,8 @@ int er_manifest_shards(struct er_manifest *m, uint32_t shards, struct er_error *
     if (shards == 0 || shards > ER_MANIFEST_SHARDS_MAX)
         return er_error_set(err, ER_E_CORRUPT, "%u shards: 1 to %u are allowed", shards,
                             ER_MANIFEST_SHARDS_MAX);
-    m->shard_bytes = calloc(shards, sizeof(*m->shard_bytes));
-    if (!m->shard_bytes)
+    m->shards = calloc(shards, sizeof(*m->shards));
+    if (!m->shards)
         return er_error_set(err, -ENOMEM, "manifest: no memory");
     m->shard_n = shards;
     return 0;
@@ -152,8 +152,8 @@ static int check_coverage(const struct er_manifest *m, size_t tensor, struct er_
             return er_error_set(err, ER_E_CORRUPT,
                                 "tensor '%s': slices overlap or leave a hole at element %llu",
                                 t->name, (unsigned long long)at);
-        if (s->shard >= m->shard_n || s->at > m->shard_bytes[s->shard] ||
-            s->count * size > m->shard_bytes[s->shard] - s->at)
+        if (s->shard >= m->shard_n || s->at > m->shards[s->shard].bytes ||
+            s->count * size > m->shards[s->shard].bytes - s->at)
             return er_error_set(err, ER_E_CORRUPT, "tensor '%s': a slice lies outside its shard",
                                 t->name);
         at += s->count;

@@ -6,7 +6,7 @@
  *   {"format":"elastic-ckpt","version":1,"digest":"<XXH3-128 of body>","body":{
  *      "step":.., "generation":.., "run":"..", "world_size":.., "seed":"..", "global_batch":..,
  * "samples":.., "layout":"..", "user":"..", "chain":[{"generation":..,"first_step":..}],
- *      "shards":[{"file":"shard-0-of-2.safetensors","bytes":..}],
+ *      "shards":[{"file":"shard-0-of-2.safetensors","bytes":..,"header":"<digest>"}],
  *      "tensors":[{"name":"..","dtype":"F32","shape":[..],
  *                  "slices":[{"offset":..,"count":..,"shard":0,"at":..,"digest":".."}]}]}}
  *
@@ -30,6 +30,11 @@ struct er_manifest_slice {
     struct er_digest digest;
 };
 
+struct er_manifest_shard {
+    uint64_t bytes;          /* of the file */
+    struct er_digest header; /* of the safetensors header, length field included */
+};
+
 struct er_manifest_tensor {
     char name[ER_CKPT_NAME_MAX];
     enum er_ckpt_dtype dtype;
@@ -40,7 +45,7 @@ struct er_manifest_tensor {
 struct er_manifest {
     struct er_meta meta;
     uint32_t shard_n;
-    uint64_t *shard_bytes;              /* owned, shard_n */
+    struct er_manifest_shard *shards;   /* owned, shard_n */
     struct er_manifest_tensor *tensors; /* owned, sorted by name after er_manifest_finish() */
     size_t tensor_n, tensor_cap;
     struct er_manifest_slice

@@ -49,10 +49,11 @@ static json_t *shards_json(const struct er_manifest *m)
 {
     json_t *shards = json_array();
     for (uint32_t i = 0; i < m->shard_n; i++) {
-        char name[64];
+        char name[64], hex[ER_DIGEST_HEX_MAX];
         er_manifest_shard_name(i, m->shard_n, name, sizeof(name));
-        json_array_append_new(
-            shards, json_pack("{s:s,s:I}", "file", name, "bytes", (json_int_t)m->shard_bytes[i]));
+        er_digest_format(m->shards[i].header, hex);
+        json_array_append_new(shards, json_pack("{s:s,s:I,s:s}", "file", name, "bytes",
+                                                (json_int_t)m->shards[i].bytes, "header", hex));
     }
     return shards;
 }
@@ -122,6 +123,14 @@ static int get_text(const json_t *object, const char *key, char *ret, size_t cap
     return 0;
 }
 
+static int get_digest(const json_t *object, const char *key, struct er_digest *ret,
+                      struct er_error *err)
+{
+    char hex[ER_DIGEST_HEX_MAX];
+    int rc = get_text(object, key, hex, sizeof(hex), err);
+    return rc == 0 ? er_digest_parse(hex, ret, err) : rc;
+}
+
 static int parse_meta(const json_t *body, struct er_meta *meta, struct er_error *err)
 {
     char seed[32];
@@ -172,7 +181,9 @@ static int parse_shards(const json_t *body, struct er_manifest *m, struct er_err
                            0) /* names are not free: nothing outside the folder can be named */
             rc = bad(err, "file");
         if (rc == 0)
-            rc = get_u64(item, "bytes", INT64_MAX, &m->shard_bytes[i], err);
+            rc = get_u64(item, "bytes", INT64_MAX, &m->shards[i].bytes, err);
+        if (rc == 0)
+            rc = get_digest(item, "header", &m->shards[i].header, err);
     }
     return rc;
 }
@@ -181,7 +192,6 @@ static int parse_slice(const json_t *item, struct er_slice *slice, struct er_man
                        struct er_error *err)
 {
     uint64_t shard, at;
-    char hex[ER_DIGEST_HEX_MAX];
     struct er_digest digest;
     int rc = get_u64(item, "offset", ER_CKPT_ELEMENTS_MAX, &slice->offset, err);
     if (rc == 0)
@@ -191,9 +201,7 @@ static int parse_slice(const json_t *item, struct er_slice *slice, struct er_man
     if (rc == 0)
         rc = get_u64(item, "at", INT64_MAX, &at, err);
     if (rc == 0)
-        rc = get_text(item, "digest", hex, sizeof(hex), err);
-    if (rc == 0)
-        rc = er_digest_parse(hex, &digest, err);
+        rc = get_digest(item, "digest", &digest, err);
     return rc == 0 ? er_manifest_add(m, slice, (uint32_t)shard, at, digest, err) : rc;
 }
 
@@ -253,7 +261,8 @@ static int check_envelope(const json_t *root, struct er_error *err)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
     const json_t *version = json_object_get(root, "version");
-    if (!format || strcmp(format, FORMAT_NAME) != 0 || !json_is_integer(version))
+    if (!format || strcmp(format, FORMAT_NAME) != 0 || !json_is_integer(version) ||
+        json_integer_value(version) < 1)
         return er_error_set(err, ER_E_CORRUPT, "not a manifest of %s", FORMAT_NAME);
     if (json_integer_value(version) > ER_MANIFEST_VERSION)
         return er_error_set(
@@ -265,14 +274,11 @@ static int check_envelope(const json_t *root, struct er_error *err)
 
 static int check_digest(const json_t *root, const json_t *body, struct er_error *err)
 {
-    char hex[ER_DIGEST_HEX_MAX];
     struct er_digest wanted;
     ER_CLEANUP(free_text) char *text = json_dumps(body, JSON_COMPACT | JSON_SORT_KEYS);
     if (!text)
         return bad(err, "body");
-    int rc = get_text(root, "digest", hex, sizeof(hex), err);
-    if (rc == 0)
-        rc = er_digest_parse(hex, &wanted, err);
+    int rc = get_digest(root, "digest", &wanted, err);
     if (rc == 0 && !er_digest_equal(wanted, er_hash(text, strlen(text))))
         rc = er_error_set(err, ER_E_CORRUPT, "manifest does not match its digest");
     return rc;

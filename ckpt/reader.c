@@ -41,26 +41,28 @@ static int open_shard(const char *folder, const struct er_manifest *m, uint32_t 
     ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0)
         return er_error_errno(err, "open '%s'", path);
-    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != m->shard_bytes[shard])
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != m->shards[shard].bytes)
         return er_error_set(err, ER_E_CORRUPT, "'%s' has %lld bytes, the manifest says %llu", path,
-                            (long long)st.st_size, (unsigned long long)m->shard_bytes[shard]);
+                            (long long)st.st_size, (unsigned long long)m->shards[shard].bytes);
     return ER_TAKE_FD(fd);
 }
 
-static int read_header(int fd, uint64_t file_bytes, struct er_st_tensor **ret, size_t *ret_n,
-                       uint64_t *ret_data_at, struct er_error *err)
+static int read_header(int fd, const struct er_manifest_shard *shard, struct er_st_tensor **ret,
+                       size_t *ret_n, uint64_t *ret_data_at, struct er_error *err)
 {
-    size_t wanted = file_bytes < HEADER_TRY_BYTES ? (size_t)file_bytes : HEADER_TRY_BYTES;
+    size_t wanted = shard->bytes < HEADER_TRY_BYTES ? (size_t)shard->bytes : HEADER_TRY_BYTES;
     for (;;) {
-        char *data = malloc(wanted + 1);
+        ER_CLEANUP(er_cleanup_free) char *data = malloc(wanted + 1);
         if (!data)
             return er_error_set(err, -ENOMEM, "safetensors header: no memory");
         int rc = er_pread_all(fd, data, wanted, 0);
         if (rc < 0)
-            rc = er_error_set(err, rc, "read: %s", er_error_name(rc));
-        else
-            rc = er_st_parse(data, wanted, file_bytes, ret, ret_n, ret_data_at, err);
-        free(data);
+            return er_error_set(err, rc, "read: %s", er_error_name(rc));
+        rc = er_st_parse(data, wanted, shard->bytes, ret, ret_n, ret_data_at, err);
+        if (rc == 0 && !er_digest_equal(er_hash(data, (size_t)*ret_data_at), shard->header)) {
+            free(*ret);
+            return er_error_set(err, ER_E_CORRUPT, "safetensors header: digest does not match");
+        }
         if (rc != -EAGAIN)
             return rc;
         wanted = (size_t)*ret_data_at;
@@ -73,7 +75,7 @@ static int verify_header(int fd, const struct er_manifest *m, uint32_t shard, st
     struct er_st_tensor *tensors = NULL;
     size_t n = 0, found = 0;
     uint64_t data_at = 0;
-    int rc = read_header(fd, m->shard_bytes[shard], &tensors, &n, &data_at, err);
+    int rc = read_header(fd, &m->shards[shard], &tensors, &n, &data_at, err);
     if (rc < 0)
         return rc;
     for (size_t i = 0, at; i < m->slice_n; i++) {

@@ -33,7 +33,8 @@ struct write {
     struct er_st_tensor *tensors; /* owned: how they stand in the shard */
     struct row *rows;             /* owned */
     size_t n;
-    uint64_t shard_bytes, total_bytes;
+    struct er_manifest_shard shard; /* this rank's */
+    uint64_t total_bytes;
     bool exchanged; /* the temporary folder now holds an older checkpoint of the same step */
     struct er_digest digest;
 };
@@ -129,7 +130,8 @@ static int write_shard(struct write *w, struct er_error *err)
     ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
     if (fd < 0)
         return er_error_errno(err, "create '%s'", path);
-    w->shard_bytes = header.len + (w->n ? w->tensors[w->n - 1].end : 0);
+    w->shard.bytes = header.len + (w->n ? w->tensors[w->n - 1].end : 0);
+    w->shard.header = er_hash(header.data, header.len);
     rc = write_data(w, fd, &header);
     return rc < 0 ? er_error_set(err, rc, "write '%s': %s", path, er_error_name(rc)) : 0;
 }
@@ -162,14 +164,15 @@ static int add_rows(struct er_manifest *m, const struct row *rows, size_t n, uin
 }
 
 struct shard_size {
-    uint64_t rows, bytes;
+    uint64_t rows;
+    struct er_manifest_shard shard;
 };
 
 /* Every rank's rows come together (on all ranks; rank 0 makes the manifest). */
 static int collect(struct write *w, struct er_manifest *m, struct er_error *err)
 {
     size_t size = (size_t)w->ckpt->group.size, most = 0;
-    struct shard_size mine = {w->n, w->shard_bytes}, *sizes = calloc(size, sizeof(*sizes));
+    struct shard_size mine = {w->n, w->shard}, *sizes = calloc(size, sizeof(*sizes));
     struct row *sent = NULL, *all = NULL;
     int rc = sizes ? er_ckpt_gather(w->ckpt, &mine, sizeof(mine), sizes, err) : -ENOMEM;
     for (size_t i = 0; rc == 0 && i < size; i++)
@@ -186,8 +189,8 @@ static int collect(struct write *w, struct er_manifest *m, struct er_error *err)
     if (rc == 0)
         rc = er_manifest_shards(m, (uint32_t)size, err);
     for (size_t i = 0; rc == 0 && i < size; i++) {
-        m->shard_bytes[i] = sizes[i].bytes;
-        w->total_bytes += sizes[i].bytes;
+        m->shards[i] = sizes[i].shard;
+        w->total_bytes += sizes[i].shard.bytes;
         rc = add_rows(m, all + i * most, (size_t)sizes[i].rows, (uint32_t)i, err);
     }
     free(sizes);
