@@ -58,12 +58,11 @@ struct er_error {
 /* Set code and text; returns code. Text longer than the field is cut and ends in "...". */
 int er_error_set(struct er_error *err, int code, const char *fmt, ...) ER_PRINTF(3, 4);
 
-/* As er_error_set(), for a failed system call: appends ": " and the text of errno, returns -errno.
- */
+/* As er_error_set(), after a failed system call: appends ": " and errno's text; returns -errno. */
 int er_error_errno(struct er_error *err, const char *fmt, ...) ER_PRINTF(2, 3);
 
-/* Prefix the text with "fmt: "; returns `code` unchanged, so that `return er_error_wrap(err, rc,
- * ...)` works. */
+/* Prefix the text with "fmt: "; returns `code` as it is: `return er_error_wrap(err, rc, ...)`. An
+ * object without a text yet gets the code's name as the text that is prefixed. */
 int er_error_wrap(struct er_error *err, int code, const char *fmt, ...) ER_PRINTF(3, 4);
 
 /* Short English name of a code of ours or of an errno (given negative); never NULL. Thread-safe. */

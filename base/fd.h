@@ -1,6 +1,5 @@
 #pragma once
-/* Descriptors: flags, descriptor passing, sockets' small needs. All functions return 0 or -errno
- * unless said. */
+/* Descriptors: flags, whole reads and writes, passing. Functions return 0 or -errno unless said. */
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -16,7 +15,7 @@ int er_write_all(int fd, const void *data, size_t n);
 int er_read_all(int fd, void *data, size_t n);
 int er_pwrite_all(int fd, const void *data, size_t n, off_t offset);
 int er_pread_all(int fd, void *data, size_t n, off_t offset);
-/* One byte plus one descriptor over a Unix socket. er_recv_fd returns the (close-on-exec) fd or
- * -errno. */
+/* One byte plus one descriptor over a Unix socket. er_recv_fd returns the (close-on-exec) fd, or
+ * -errno: -ENODATA at end of file, -EBADMSG for a byte without one, -EMSGSIZE for several. */
 int er_send_fd(int sock, int fd);
 int er_recv_fd(int sock);

@@ -10,12 +10,17 @@
 
 #include "base/buf.h"
 
+/* The file gets exactly `mode`, whatever the umask; a link at `path` is replaced, not followed. The
+ * one failure after the rename is that of the folder's fsync: the new content is then in place, but
+ * may not survive a power cut. */
 int er_file_replace(const char *path, const void *data, size_t n, mode_t mode,
                     struct er_error *err);
-/* Appends the content to `buf`, whose limit applies: a longer file is -EFBIG. */
+/* Appends the content to `buf`, whose limit applies: a longer file is -EFBIG. On failure `buf`
+ * holds what it held before. */
 int er_file_read(const char *path, struct er_buf *buf, struct er_error *err);
 /* As mkdir -p; an existing folder is success. */
 int er_mkdir_all(const char *path, mode_t mode, struct er_error *err);
 int er_fsync_dir(const char *path, struct er_error *err);
-/* As rm -rf, never following links; a missing path is success. */
+/* As rm -rf, never following links; a missing path is success. At most 128 folders deep, below that
+ * -ENAMETOOLONG. */
 int er_remove_all(const char *path, struct er_error *err);

@@ -13,6 +13,7 @@ enum er_pool_how { ER_POOL_POPULATED, ER_POOL_TOUCHED }; /* how the pages were b
 
 struct er_pool; /* opaque */
 
+/* -ENOMEM when there is not as much memory or address space, -EINVAL for 0 bytes. */
 int er_pool_new(struct er_pool **ret, size_t bytes, struct er_error *err);
 void er_pool_free(struct er_pool *pool);
 /* `align` a power of two, at most 2 MiB. NULL when the pool is spent. Zeroed (fresh pages). */

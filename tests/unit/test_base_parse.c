@@ -1,7 +1,6 @@
 #include <criterion/criterion.h>
 
 #include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
