@@ -1,0 +1,179 @@
+#include "trainer/train.h"
+
+#include <errno.h>
+
+#include "base/clock.h"
+#include "trainer/train_internal.h"
+
+static unsigned long ul(uint64_t x)
+{
+    return (unsigned long)x;
+}
+
+int er_train_callback_rc(int rc, const char *callback, struct er_error *err)
+{
+    if (rc > 0)
+        return er_error_set(err, ER_E_USAGE, "%s returned %d: 0 or a negative code is expected",
+                            callback, rc);
+    return rc;
+}
+
+static int gradients(struct er_train *train, const struct er_range *range, struct er_loss *ret,
+                     struct er_error *err)
+{
+    struct er_step step = {.step = train->applied + 1, .range = *range, .ddp = train->ddp};
+    int rc;
+
+    er_progress(train->ctx, ER_PHASE_FORWARD, train->applied);
+    rc = er_train_callback_rc(train->ops->grads(train->user, &step, ret, err), "grads()", err);
+    return rc < 0 ? er_error_wrap(err, rc, "gradients of step %lu", ul(step.step)) : 0;
+}
+
+/* Everything that keeps a step from being applied, in words. */
+static int refuse(const struct er_train *train, const struct er_vote *vote, enum er_verdict verdict,
+                  struct er_error *err)
+{
+    int culprit = er_policy_culprit(vote, train->size);
+
+    if (verdict == ER_VERDICT_REFUSED)
+        return er_error_set(err, ER_E_ABORTED, "step %lu: %u of %d ranks are ready to apply",
+                            ul(vote->step), vote->ok, train->size);
+    if (verdict == ER_VERDICT_EMPTY)
+        return er_error_set(err, -EDOM, "step %lu: no sample counts (weight %g)", ul(vote->step),
+                            vote->weight);
+    if (culprit >= 0)
+        return er_error_set(err, -EDOM, "step %lu: the loss of rank %d is not finite",
+                            ul(vote->step), culprit);
+    if (vote->nonfinite > 0)
+        return er_error_set(err, -EDOM, "step %lu: %lu gradient elements are not finite",
+                            ul(vote->step), ul(vote->nonfinite));
+    return er_error_set(err, -EDOM, "step %lu: the sum of all losses is not finite",
+                        ul(vote->step));
+}
+
+static int agree(struct er_train *train, const struct er_loss *loss, struct er_vote *vote,
+                 struct er_error *err)
+{
+    enum er_verdict verdict;
+    int rc;
+
+    er_progress(train->ctx, ER_PHASE_COMMUNICATE, train->applied);
+    *vote = (struct er_vote){.loss = loss->sum, .weight = loss->weight};
+    er_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
+                        er_notice(train->ctx), er_now_us());
+    rc = er_ddp_finish(train->ddp, vote, err);
+    if (rc < 0)
+        return rc;
+    verdict = er_policy_judge(vote, train->size);
+    return verdict == ER_VERDICT_APPLY ? 0 : refuse(train, vote, verdict, err);
+}
+
+static int apply(struct er_train *train, const struct er_vote *vote, struct er_error *err)
+{
+    uint64_t step = train->applied + 1;
+    int rc = train->ckpt ? er_ckpt_before_apply(train->ckpt, err) : 0;
+
+    if (rc < 0)
+        return rc;
+    er_progress(train->ctx, ER_PHASE_OPTIMIZER, train->applied);
+    rc = er_train_callback_rc(train->ops->apply(train->user, step, vote, err), "apply()", err);
+    if (rc < 0)
+        return er_error_wrap(err, rc, "optimizer step %lu", ul(step));
+    train->applied = step;
+    train->result.loss = vote->loss / vote->weight;
+    er_progress(train->ctx, ER_PHASE_IDLE, step);
+    return 0;
+}
+
+static int end_epoch(struct er_train *train, struct er_error *err)
+{
+    uint64_t epoch = train->applied / train->epoch_steps - 1;
+    int rc;
+
+    if (!train->ops->epoch_end)
+        return 0;
+    er_progress(train->ctx, ER_PHASE_EVALUATION, train->applied);
+    rc = er_train_callback_rc(
+        train->ops->epoch_end(train->user, epoch, train->applied, train->comm, err), "epoch_end()",
+        err);
+    er_progress(train->ctx, ER_PHASE_IDLE, train->applied);
+    return rc < 0 ? er_error_wrap(err, rc, "end of epoch %lu", ul(epoch)) : 0;
+}
+
+/* What follows a step that has been applied; every rank takes the same way. */
+static int follow_up(struct er_train *train, const struct er_vote *vote, enum er_ending *ret,
+                     struct er_error *err)
+{
+    struct er_policy_todo todo = er_policy_after(&train->policy, train->applied, vote);
+    int rc = todo.save ? er_train_save(train, todo.ending, err) : 0;
+
+    if (rc == 0 && todo.epoch_end)
+        rc = end_epoch(train, err);
+    if (rc < 0)
+        return rc;
+    if (todo.ending == ER_END_STOPPED)
+        er_train_tell(train, ER_TRAIN_STOPPED, train->applied,
+                      vote->notice == ER_NOTICE_DRAIN ? "drain" : "stop");
+    *ret = todo.ending;
+    return 0;
+}
+
+static int one_step(struct er_train *train, enum er_ending *ret, struct er_error *err)
+{
+    struct er_range range =
+        er_batch(&train->opts->plan, train->applied + 1, train->rank, train->size);
+    struct er_loss loss = {0};
+    struct er_vote vote;
+    int rc = gradients(train, &range, &loss, err);
+
+    if (rc == 0)
+        rc = agree(train, &loss, &vote, err);
+    if (rc == 0)
+        rc = apply(train, &vote, err);
+    if (rc < 0)
+        return rc;
+    train->samples += range.step_count;
+    er_progress_figures(train->ctx, train->samples, train->result.loss, train->total_steps);
+    er_train_tell_step(train, &range);
+    return follow_up(train, &vote, ret, err);
+}
+
+static int run_steps(struct er_train *train, struct er_error *err)
+{
+    enum er_ending ending = train->applied < train->total_steps ? ER_GO_ON : ER_END_DONE;
+    int rc = 0;
+
+    /* Whether an epoch that ends where this run resumes was evaluated is not known: do it again. */
+    if (train->applied > 0 && train->applied % train->epoch_steps == 0)
+        rc = end_epoch(train, err);
+    while (rc == 0 && ending == ER_GO_ON)
+        rc = one_step(train, &ending, err);
+    if (rc < 0)
+        return rc;
+    train->result.steps = train->applied;
+    train->result.stopped = ending == ER_END_STOPPED;
+    if (ending == ER_END_REJOIN)
+        return er_error_set(err, ER_E_ABORTED, "membership changes: generation left after step %lu",
+                            ul(train->applied));
+    return 0;
+}
+
+int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
+                 const struct er_train_opts *opts, struct er_train_result *ret,
+                 struct er_error *err)
+{
+    struct er_train train = {.ctx = ctx, .ops = ops, .user = user, .opts = opts};
+    int rc = er_train_open(&train, err);
+
+    if (rc == 0)
+        rc = er_train_restore(&train, err);
+    if (rc == 0)
+        rc = er_ready(ctx, err);
+    if (rc == 0)
+        rc = run_steps(&train, err);
+    er_train_close(&train);
+    if (rc < 0)
+        return rc;
+    *ret = train.result;
+    return 0;
+}

@@ -1,0 +1,46 @@
+#pragma once
+/*
+ * One run of the training loop, and its parts:
+ *   train.c        the step, the vote, what follows
+ *   train_setup.c  options, communicator, reducer, checkpoints, where to begin
+ *   train_save.c   writing a checkpoint and telling the job
+ *   train_log.c    lines for the program
+ */
+#include "trainer/train.h"
+#include "trainer/train_policy.h"
+
+struct er_train {
+    struct er_ctx *ctx;
+    const struct er_train_ops *ops;
+    void *user;
+    const struct er_train_opts *opts;
+    struct er_comm *comm;
+    struct er_ddp *ddp;
+    struct er_ckpt *ckpt; /* NULL: no checkpoints */
+    int rank, size;
+    const struct er_slice *state; /* the program's */
+    size_t state_n;
+    uint64_t epoch_steps, total_steps, applied;
+    struct er_policy policy;
+    struct er_train_result result;
+    /* The line before: rates are taken from there. */
+    uint64_t line_us, line_samples, samples;
+};
+
+/* Options, then communicator, reducer and checkpoint folder. After a failure er_train_close() takes
+ * what is there. */
+int er_train_open(struct er_train *train, struct er_error *err);
+/* The state to begin with, and `applied`: the newest checkpoint, else rank 0's. */
+int er_train_restore(struct er_train *train, struct er_error *err);
+/* Also ends the communicator, so that no peer waits for this rank. */
+void er_train_close(struct er_train *train);
+
+/* Collective: writes `applied`. Negative: the run ends here. */
+int er_train_save(struct er_train *train, enum er_ending ending, struct er_error *err);
+
+/* Rank 0 only; nothing on the others. `text` may be NULL. */
+void er_train_tell(struct er_train *train, enum er_train_event event, uint64_t step,
+                   const char *text);
+void er_train_tell_step(struct er_train *train, const struct er_range *range);
+/* A callback's result: positive is a mistake of the program. */
+int er_train_callback_rc(int rc, const char *callback, struct er_error *err);

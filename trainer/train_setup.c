@@ -1,0 +1,248 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "trainer/sync.h"
+#include "trainer/train_internal.h"
+
+#define SKIPPED_MAX_BYTES 8192 /* of the list of checkpoints passed over; more are not listed */
+
+/* ---- options ---- */
+
+static int check_options(struct er_train *train, struct er_error *err)
+{
+    const struct er_train_ops *ops = train->ops;
+    const struct er_train_opts *opts = train->opts;
+
+    if (!ops->grads || !ops->apply || !ops->spans || !ops->state)
+        return er_error_set(err, ER_E_USAGE, "grads, apply, spans and state must be given");
+    if (opts->plan.samples < 1 || opts->plan.global_batch < 1 || opts->epochs < 1)
+        return er_error_set(err, ER_E_USAGE,
+                            "samples %" PRIu64 ", global batch %" PRIu64 ", epochs %" PRIu64
+                            ": each must be at least 1",
+                            opts->plan.samples, opts->plan.global_batch, opts->epochs);
+    train->epoch_steps = er_plan_steps(&opts->plan);
+    if (__builtin_mul_overflow(train->epoch_steps, opts->epochs, &train->total_steps))
+        return er_error_set(err, ER_E_USAGE, "%" PRIu64 " epochs of %" PRIu64 " steps: too many",
+                            opts->epochs, train->epoch_steps);
+    return 0;
+}
+
+/* ---- checkpoints as a group of ranks ---- */
+
+static int group_gather(void *user, const void *mine, size_t n, void *all, struct er_error *err)
+{
+    struct er_train *train = user;
+
+    return er_sync_gather(train->comm, mine, n, all, err);
+}
+
+static int group_commit(void *user, const struct er_ckpt_done *done, struct er_error *err)
+{
+    struct er_train *train = user;
+    struct er_commit commit = {
+        .step = done->step,
+        .bytes = done->bytes,
+        .written_bytes = done->written_bytes,
+        .pause_us = done->pause_us,
+        .duration_us = done->duration_us,
+        .path = done->path,
+        .digest = done->digest,
+    };
+
+    return er_commit(train->ctx, &commit, err);
+}
+
+static int open_checkpoints(struct er_train *train, struct er_error *err)
+{
+    const struct er_ckpt_opts opts = {.keep_last = train->opts->checkpoint_keep};
+    const struct er_ckpt_group group = {
+        .rank = train->rank,
+        .size = train->size,
+        .user = train,
+        .gather = group_gather,
+        .commit = group_commit,
+    };
+    const char *dir = train->opts->checkpoint_dir;
+
+    if (!dir)
+        dir = er_world(train->ctx)->checkpoint_dir;
+    if (!dir || !dir[0])
+        return 0;
+    return er_ckpt_open(&train->ckpt, dir, &group, &opts, err);
+}
+
+int er_train_open(struct er_train *train, struct er_error *err)
+{
+    const struct er_span *spans = NULL;
+    size_t spans_n = 0;
+    int rc = check_options(train, err);
+
+    if (rc < 0)
+        return rc;
+    er_progress(train->ctx, ER_PHASE_STARTUP, 0);
+    rc = er_comm_open(&train->comm, train->ctx, &train->opts->comm, err);
+    if (rc == 0)
+        rc = er_comm_wait_ready(train->comm, err);
+    if (rc < 0)
+        return er_error_wrap(err, rc, "communicator");
+    train->rank = er_comm_rank(train->comm);
+    train->size = er_comm_size(train->comm);
+    train->ops->spans(train->user, &spans, &spans_n);
+    train->ops->state(train->user, &train->state, &train->state_n);
+    rc = er_ddp_open(&train->ddp, train->comm, spans, spans_n, &train->opts->ddp, err);
+    return rc < 0 ? rc : open_checkpoints(train, err);
+}
+
+void er_train_close(struct er_train *train)
+{
+    er_ckpt_close(train->ckpt);
+    er_ddp_close(train->ddp);
+    er_comm_abort(train->comm);
+}
+
+/* ---- where to begin ---- */
+
+struct skipped {
+    struct er_train *train;
+    struct er_buf json; /* of objects, without the brackets */
+};
+
+static void add_escaped(struct er_buf *buf, const char *text)
+{
+    for (const char *c = text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            er_buf_printf(buf, "\\%c", *c);
+        else if ((unsigned char)*c < 0x20)
+            er_buf_printf(buf, "\\u%04x", (unsigned)*c);
+        else
+            er_buf_add(buf, c, 1);
+    }
+}
+
+static void note_skipped(void *user, uint64_t step, const char *why)
+{
+    struct skipped *skipped = user;
+
+    er_train_tell(skipped->train, ER_TRAIN_SKIPPED, step, why);
+    if (skipped->json.len + 2 * ER_ERROR_TEXT_MAX > skipped->json.max)
+        return;
+    er_buf_printf(&skipped->json, "%s{\"step\": %" PRIu64 ", \"why\": \"",
+                  skipped->json.len > 0 ? ", " : "", step);
+    add_escaped(&skipped->json, why);
+    er_buf_add_str(&skipped->json, "\"}");
+}
+
+/* Steps mean something only together with the plan that numbered them. */
+static int check_plan(const struct er_train *train, const struct er_meta *meta,
+                      struct er_error *err)
+{
+    const struct er_plan *plan = &train->opts->plan;
+    const struct {
+        const char *name;
+        uint64_t saved, now;
+    } fields[] = {
+        {"samples", meta->samples, plan->samples},
+        {"global batch", meta->global_batch, plan->global_batch},
+        {"seed", meta->seed, plan->seed},
+    };
+
+    for (size_t i = 0; i < ER_ARRAY_N(fields); i++) {
+        if (fields[i].saved != fields[i].now)
+            return er_error_set(err, ER_E_CONFIG,
+                                "checkpoint of step %" PRIu64 " has %s %" PRIu64
+                                ", this run %" PRIu64 ": it cannot go on from there",
+                                meta->applied, fields[i].name, fields[i].saved, fields[i].now);
+    }
+    return 0;
+}
+
+static int begin_from(struct er_train *train, const struct er_meta *meta, const char *skipped,
+                      struct er_error *err)
+{
+    const char *dir = train->opts->checkpoint_dir;
+    char path[4096], list[SKIPPED_MAX_BYTES + 3] = "";
+    int rc = check_plan(train, meta, err);
+
+    if (rc < 0)
+        return rc;
+    train->applied = train->result.resumed_from = meta->applied;
+    snprintf(path, sizeof(path), "%s/step-%012" PRIu64,
+             dir ? dir : er_world(train->ctx)->checkpoint_dir, meta->applied);
+    if (skipped[0])
+        snprintf(list, sizeof(list), "[%s]", skipped);
+    er_train_tell(train, ER_TRAIN_RESUMED, meta->applied, path);
+    return train->rank == 0 ? er_loaded(train->ctx, meta->applied, path, "disk", list, err) : 0;
+}
+
+/* 1: there is none. */
+static int load_newest(struct er_train *train, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_free) struct er_meta *meta = calloc(1, sizeof(*meta));
+    struct skipped skipped = {.train = train};
+    int rc;
+
+    if (!meta)
+        return er_error_set(err, -ENOMEM, "description of a checkpoint");
+    er_buf_init(&skipped.json, SKIPPED_MAX_BYTES);
+    er_progress(train->ctx, ER_PHASE_CHECKPOINT, 0);
+    rc = er_ckpt_load(train->ckpt, train->state, train->state_n, meta, note_skipped, &skipped, err);
+    if (rc == 0)
+        rc = begin_from(train, meta, er_buf_str(&skipped.json), err);
+    er_buf_done(&skipped.json);
+    return rc;
+}
+
+static size_t slice_bytes(const struct er_slice *slice)
+{
+    static const size_t sizes[] = {
+        [ER_CKPT_F32] = 4, [ER_CKPT_F64] = 8, [ER_CKPT_I64] = 8, [ER_CKPT_U8] = 1};
+
+    return (size_t)slice->count * sizes[slice->dtype];
+}
+
+/* A fresh start: everybody begins with rank 0's replicated state. Slices of one rank's own are left
+ * as the program initialised them. */
+static int share_state(struct er_train *train, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_free)
+    struct er_sync_part *parts = calloc(train->state_n + 1, sizeof(*parts));
+    size_t n = 0;
+    int rc;
+
+    if (!parts)
+        return er_error_set(err, -ENOMEM, "list of %zu tensors", train->state_n);
+    for (size_t i = 0; i < train->state_n; i++) {
+        const struct er_slice *slice = &train->state[i];
+
+        if (slice->replicated)
+            parts[n++] = (struct er_sync_part){slice->name, slice->data, slice_bytes(slice)};
+    }
+    rc = er_sync_parts(train->comm, parts, n, err);
+    return rc < 0 ? er_error_wrap(err, rc, "initial state") : 0;
+}
+
+int er_train_restore(struct er_train *train, struct er_error *err)
+{
+    const struct er_policy_opts policy = {
+        .total_steps = train->total_steps,
+        .epoch_steps = train->epoch_steps,
+        .checkpoints = train->ckpt != NULL,
+        .checkpoint_steps = train->opts->checkpoint_steps,
+        .checkpoint_every_us = train->opts->checkpoint_every_us,
+        .failures_max = train->opts->checkpoint_failures_max,
+    };
+    int rc = train->ckpt ? load_newest(train, err) : 1;
+
+    if (rc == 1)
+        rc = share_state(train, err);
+    if (rc < 0)
+        return rc;
+    train->line_us = er_now_us();
+    er_policy_init(&train->policy, &policy, train->applied, train->line_us);
+    return 0;
+}
