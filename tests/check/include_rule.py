@@ -56,13 +56,14 @@ def problems_of(name):
 
 
 def order_problems(name, found):
-    """Own header first (if there is one), then system headers, then ours."""
+    """Own header first, then system headers, then ours. Several files may implement one header: any of ours may come first."""
     own = name[:-2] + ".h"
     if not name.endswith(".c"):
         return
     if os.path.isfile(os.path.join(tree.SOURCE_ROOT, own)):
         if not found or found[0] != ('"', own):
             yield f'{name}: "{own}" is not the first include'
+    if found and found[0][0] == '"':
         found = found[1:]
     kinds = [kind for kind, target in found]
     if "<" in kinds and '"' in kinds[:len(kinds) - kinds[::-1].index("<")]:
