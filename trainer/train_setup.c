@@ -2,14 +2,19 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/field.h"
 #include "trainer/sync.h"
 #include "trainer/train_internal.h"
 
-#define SKIPPED_MAX_BYTES 8192 /* of the list of checkpoints passed over; more are not listed */
+/* The list of checkpoints passed over is one message to the agent; what does not fit is not listed.
+ */
+#define SKIPPED_MAX_BYTES (32 * 1024)
+#define SKIPPED_ONE_BYTES (6 * ER_ERROR_TEXT_MAX + 64) /* every character escaped */
 
 /* ---- options ---- */
 
@@ -112,29 +117,17 @@ struct skipped {
     struct er_buf json; /* of objects, without the brackets */
 };
 
-static void add_escaped(struct er_buf *buf, const char *text)
-{
-    for (const char *c = text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            er_buf_printf(buf, "\\%c", *c);
-        else if ((unsigned char)*c < 0x20)
-            er_buf_printf(buf, "\\u%04x", (unsigned)*c);
-        else
-            er_buf_add(buf, c, 1);
-    }
-}
-
 static void note_skipped(void *user, uint64_t step, const char *why)
 {
     struct skipped *skipped = user;
 
     er_train_tell(skipped->train, ER_TRAIN_SKIPPED, step, why);
-    if (skipped->json.len + 2 * ER_ERROR_TEXT_MAX > skipped->json.max)
+    if (skipped->json.len + SKIPPED_ONE_BYTES > skipped->json.max)
         return;
-    er_buf_printf(&skipped->json, "%s{\"step\": %" PRIu64 ", \"why\": \"",
-                  skipped->json.len > 0 ? ", " : "", step);
-    add_escaped(&skipped->json, why);
-    er_buf_add_str(&skipped->json, "\"}");
+    er_buf_printf(&skipped->json,
+                  "%s{\"step\": %" PRIu64 ", \"why\": ", skipped->json.len > 0 ? ", " : "", step);
+    er_json_quote(&skipped->json, why, strnlen(why, ER_ERROR_TEXT_MAX));
+    er_buf_add_str(&skipped->json, "}");
 }
 
 /* Steps mean something only together with the plan that numbered them. */
