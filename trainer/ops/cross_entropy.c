@@ -3,10 +3,10 @@
  *   dlogits (B, C) += dloss * (softmax(z) - onehot(label))
  * saved: softmax(z) (B, C).
  */
-#include "trainer/ops/ops.h"
-
 #include <errno.h>
 #include <math.h>
+
+#include "trainer/ops/ops.h"
 
 struct attr {
     const int32_t *labels; /* (B), borrowed */

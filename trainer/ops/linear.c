@@ -2,12 +2,11 @@
  * y (B, O) = x (B, I) w (O, I)^T + b (O)
  *   dx (B, I) += dy (B, O) w        dw (O, I) += dy^T x        db (O) += sum over B of dy
  */
-#include "trainer/ops/ops.h"
-
 #include <errno.h>
 #include <string.h>
 
 #include "trainer/matmul.h"
+#include "trainer/ops/ops.h"
 
 enum { X, W, B, INPUTS_N };
 
