@@ -57,11 +57,13 @@ struct er_config {
     char *spec_path;   /* YAML file, "-" or NULL */
     char *help_topic;  /* --help TOPIC, or NULL */
 
+    struct er_strlist warnings; /* for the log, one line each: options without effect, ... */
+
     uint32_t version;
-    char *name;                /* never empty */
+    char *name; /* never empty; checked: usable as a file name */
     struct er_strlist command; /* argv; in program form as typed (python3 -u in front of *.py) */
     struct er_envlist env;
-    char *workdir; /* absolute */
+    char *workdir; /* absolute; as command, env and log.prefix it may hold ${...}: er_subst() */
     enum er_stdin_mode stdin_mode;
 
     uint32_t nnodes_min, nnodes_max;

@@ -1,0 +1,81 @@
+#pragma once
+/* The parts of agent/config.c: loader state, and one function per source of values. */
+#include "agent/config.h"
+#include "agent/findings.h"
+#include "agent/options.h"
+#include "agent/spec.h"
+#include "agent/value.h"
+
+/* Lowest first: a value replaces one of the same or a lower layer. */
+enum er_layer {
+    ER_LAYER_DEFAULT,
+    ER_LAYER_SCHEDULER,
+    ER_LAYER_SPEC,
+    ER_LAYER_ENVIRONMENT,
+    ER_LAYER_OPTION
+};
+
+/* Where a value comes from. */
+struct er_source {
+    enum er_layer layer;
+    const char *label;  /* file, option or variable: "job.yaml", "--tee", "PET_TEE" */
+    unsigned line, col; /* of the key, in a file */
+    bool bare_seconds;
+};
+
+/* What is known about one key's value. */
+struct er_setting {
+    enum er_layer layer;
+    char *origin; /* "default", "job.yaml:12", "--tee" */
+    char *where;  /* in front of messages: "job.yaml:12:3: log.tee" */
+    char *text;   /* canonical YAML */
+};
+
+struct er_origins {
+    struct er_setting *settings; /* er_keys_n */
+};
+
+struct er_loader {
+    struct er_config *config;
+    char **environ_;
+    struct er_command_line line;
+    char **argv;
+    int argc;
+    bool module, no_python;       /* with PET_MODULE and PET_NO_PYTHON */
+    const char *torchrun_backend; /* `static` or `c10d`: decided when nnodes is known */
+    char *torchrun_backend_from;  /* owned; its option or variable */
+    struct er_findings findings;
+};
+
+struct er_setting *er_config_setting(const struct er_config *config, const char *path);
+
+/* Adds to config->warnings; a repeated one is left out. */
+void er_loader_warn(struct er_loader *loader, const char *fmt, ...) ER_PRINTF(2, 3);
+
+/* Parse, check and store; a failure becomes a finding. `node` may be borrowed from anywhere. */
+void er_loader_set(struct er_loader *loader, const struct er_key *key, const struct er_node *node,
+                   const struct er_source *source);
+/* As er_loader_set() with text: single values as they are, lists and maps as YAML. */
+void er_loader_set_text(struct er_loader *loader, const struct er_key *key, const char *text,
+                        const struct er_source *source);
+/* Stores a value, which it takes over, with its canonical text. */
+void er_loader_store(struct er_loader *loader, const struct er_key *key, union er_value *value,
+                     const struct er_source *source);
+/* Makes the canonical text anew after the field in the configuration was changed in place. */
+void er_loader_refresh(struct er_loader *loader, const char *path);
+
+/* agent/config_source.c */
+void er_loader_defaults(struct er_loader *loader);
+void er_loader_scheduler(struct er_loader *loader);
+/* The keys of a map; `prefix` is "" or ends in '.'. */
+void er_loader_map(struct er_loader *loader, const struct er_node *map, const char *prefix,
+                   const struct er_source *source);
+/* agent/config_option.c */
+void er_loader_environment(struct er_loader *loader);
+void er_loader_options(struct er_loader *loader);
+/* agent/config_resolve.c: `auto` and derived values, then checks across keys. */
+void er_loader_command(struct er_loader *loader);
+void er_loader_resolve(struct er_loader *loader);
+
+/* agent/config_print.c: --print-config into a buffer; without comments when !origins. */
+int er_config_format(const struct er_config *config, bool origins, struct er_buf *out);

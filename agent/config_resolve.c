@@ -1,0 +1,541 @@
+#include <errno.h>
+#include <libgen.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <dirent.h>
+
+#include "agent/config_internal.h"
+#include "agent/subst.h"
+#include "base/cleanup.h"
+#include "base/parse.h"
+
+enum { HOST_TEXT_MAX = 256, ARGUMENTS_MAX = 65536 };
+
+#define finding(loader, code, ...) er_findings_add(&(loader)->findings, code, __VA_ARGS__)
+
+static void no_memory(struct er_loader *loader)
+{
+    finding(loader, -ENOMEM, "out of memory");
+}
+
+static const char *where(struct er_loader *loader, const char *path)
+{
+    return er_config_setting(loader->config, path)->where;
+}
+
+static bool was_given(struct er_loader *loader, const char *path)
+{
+    return er_config_setting(loader->config, path)->layer != ER_LAYER_DEFAULT;
+}
+
+/* A value that is wrong only beside others: usage when an option set it. */
+static int code_of(struct er_loader *loader, const char *path)
+{
+    return er_config_setting(loader->config, path)->layer >= ER_LAYER_ENVIRONMENT ? ER_E_USAGE
+                                                                                  : ER_E_CONFIG;
+}
+
+/* ---- command ---- */
+
+static const char *python(struct er_loader *loader)
+{
+    const char *own = er_environ_get(loader->environ_, "PYTHON_EXEC");
+
+    return own && *own ? own : "python3";
+}
+
+static bool is_script(const char *name)
+{
+    size_t n = strlen(name);
+
+    return n > 3 && !strcmp(name + n - 3, ".py");
+}
+
+static int add(struct er_strlist *list, const char *text)
+{
+    return er_strlist_add(list, text, strlen(text));
+}
+
+/* What comes in front of the program itself. */
+static int add_interpreter(struct er_loader *loader, struct er_strlist *list, const char *program,
+                           bool module)
+{
+    int rc;
+
+    if (!module && (!is_script(program) || loader->no_python))
+        return 0;
+    rc = add(list, python(loader));
+    if (!rc)
+        rc = add(list, "-u");
+    return rc || !module ? rc : add(list, "-m");
+}
+
+static void program_command(struct er_loader *loader)
+{
+    const struct er_key *key = er_key_get("command");
+    const struct er_source source = {ER_LAYER_OPTION, "PROGRAM", 0, 0, false};
+    char **operands = loader->argv + loader->line.operands;
+    union er_value value;
+    int rc;
+
+    if (loader->module && loader->no_python) {
+        finding(loader, ER_E_USAGE, "--module and --no-python exclude each other");
+        return;
+    }
+    if (!*operands[0]) {
+        finding(loader, ER_E_USAGE, "PROGRAM is empty");
+        return;
+    }
+    memset(&value, 0, sizeof(value));
+    rc = add_interpreter(loader, &value.list, operands[0], loader->module);
+    for (; !rc && *operands; operands++)
+        rc = add(&value.list, *operands);
+    if (rc) {
+        er_value_free(key, &value);
+        no_memory(loader);
+        return;
+    }
+    er_loader_store(loader, key, &value, &source);
+}
+
+/* The spec's command with python3 in front where that is meant, and the command line's arguments
+ * behind. */
+static void spec_command(struct er_loader *loader)
+{
+    struct er_strlist *command = &loader->config->command, full = {0};
+    char **operands = loader->argv + loader->line.operands + 1;
+    int rc;
+
+    if (!command->n) {
+        if (!loader->findings.n)
+            finding(loader, ER_E_CONFIG, "%s: command: missing; it says what each worker runs",
+                    loader->config->spec_path);
+        return;
+    }
+    loader->no_python = false;
+    rc = add_interpreter(loader, &full, command->items[0], false);
+    for (size_t i = 0; !rc && i < command->n; i++)
+        rc = add(&full, command->items[i]);
+    for (int i = 1; !rc && *operands; operands++, i++) {
+        struct er_error err = ER_ERROR_INIT;
+
+        if (er_subst_check(*operands, false, loader->environ_, &err))
+            finding(loader, ER_E_USAGE, "argument %d: %s", i, err.text);
+        rc = add(&full, *operands);
+    }
+    if (rc) {
+        er_strlist_free(&full);
+        no_memory(loader);
+        return;
+    }
+    er_strlist_free(command);
+    *command = full;
+    er_loader_refresh(loader, "command");
+}
+
+void er_loader_command(struct er_loader *loader)
+{
+    if (loader->config->program_form)
+        program_command(loader);
+    else
+        spec_command(loader);
+}
+
+/* ---- derived values ---- */
+
+/* "train" of `python3 -u src/train.py`: the first argument of an interpreter that is no option. */
+static const char *program_of(const struct er_strlist *command)
+{
+    const char *first = strrchr(command->items[0], '/');
+
+    first = first ? first + 1 : command->items[0];
+    for (size_t i = 1; !strncmp(first, "python", 6) && i < command->n; i++) {
+        if (command->items[i][0] != '-' && command->items[i][0]) {
+            const char *slash = strrchr(command->items[i], '/');
+
+            return slash && slash[1] ? slash + 1 : command->items[i];
+        }
+    }
+    return first;
+}
+
+/* <program>-<8 hex digits>, with what a name may hold. */
+static void default_name(struct er_loader *loader)
+{
+    struct er_config *config = loader->config;
+    const struct er_key *key = er_key_get("name");
+    const struct er_source source = {.label = "default"};
+    const char *program = program_of(&config->command);
+    size_t n = strlen(program);
+    uint32_t id = 0;
+    union er_value value;
+    char name[64];
+
+    if (is_script(program))
+        n -= 3;
+    n = n > 54 ? 54 : n;
+    memcpy(name, program, n);
+    for (size_t i = 0; i < n; i++) {
+        bool letter = (name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') ||
+                      (name[i] >= '0' && name[i] <= '9');
+
+        if (!letter && (!i || !strchr("._-", name[i])))
+            name[i] = i ? '-' : 'x';
+    }
+    if (getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
+        id = (uint32_t)getpid();
+    snprintf(name + n, sizeof(name) - n, "%s%08x", n ? "-" : "job-", id);
+    memset(&value, 0, sizeof(value));
+    value.text = strdup(name);
+    if (value.text)
+        er_loader_store(loader, key, &value, &source);
+    else
+        no_memory(loader);
+}
+
+/* Replaces a string field; `text` is taken over (NULL: out of memory). */
+static void replace(struct er_loader *loader, const char *path, char **field, char *text)
+{
+    if (!text) {
+        no_memory(loader);
+        return;
+    }
+    free(*field);
+    *field = text;
+    er_loader_refresh(loader, path);
+}
+
+static void resolve_node_id(struct er_loader *loader)
+{
+    char host[HOST_TEXT_MAX] = "";
+
+    if (strcmp(loader->config->node.id, "auto") != 0)
+        return;
+    if (gethostname(host, sizeof(host) - 1) || !*host)
+        memcpy(host, "localhost", sizeof("localhost"));
+    replace(loader, "node.id", &loader->config->node.id, strdup(host));
+}
+
+/* Device files nvidia0, nvidia1, ... */
+static uint32_t count_gpus(void)
+{
+    DIR *dev = opendir("/dev");
+    uint32_t n = 0;
+
+    for (struct dirent *entry; dev && (entry = readdir(dev));) {
+        const char *digits = entry->d_name + 6;
+
+        n += !strncmp(entry->d_name, "nvidia", 6) && *digits &&
+             digits[strspn(digits, "0123456789")] == '\0';
+    }
+    if (dev)
+        closedir(dev);
+    return n;
+}
+
+static uint32_t count_cpus(void)
+{
+    cpu_set_t set;
+    long online;
+
+    if (!sched_getaffinity(0, sizeof(set), &set))
+        return (uint32_t)CPU_COUNT(&set);
+    online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (uint32_t)online : 1;
+}
+
+static void resolve_nproc(struct er_loader *loader)
+{
+    struct er_config *config = loader->config;
+    const char *text = config->nproc_text;
+    uint64_t n = 1;
+
+    if (!strcmp(text, "cpu")) {
+        config->nproc = count_cpus();
+    } else if (!strcmp(text, "gpu") || !strcmp(text, "auto")) {
+        config->nproc = count_gpus();
+        if (!config->nproc && !strcmp(text, "gpu"))
+            finding(loader, ER_E_CONFIG, "%s: gpu, but this host has no /dev/nvidia[0-9]*",
+                    where(loader, "nproc_per_node"));
+        if (!config->nproc)
+            config->nproc = 1;
+    } else {
+        er_parse_u64(text, 1, UINT32_MAX, &n, NULL); /* checked when it was set */
+        config->nproc = (uint32_t)n;
+    }
+}
+
+/* `base` + "/" + `path`, or `path` alone when absolute; a leading "./" is dropped. malloc'ed. */
+static char *join_path(const char *base, const char *path)
+{
+    char *text = NULL;
+    int n;
+
+    while (path[0] == '.' && path[1] == '/')
+        path += 2 + strspn(path + 2, "/");
+    if (*path == '/')
+        return strdup(path);
+    n = !*path || !strcmp(path, ".")
+            ? asprintf(&text, "%s", base)
+            : asprintf(&text, "%s/%s", strcmp(base, "/") ? base : "", path);
+    return n < 0 ? NULL : text;
+}
+
+/* Folder that relative paths of the spec start from: the spec file's, else the current one. */
+static char *base_folder(struct er_loader *loader)
+{
+    const char *spec = loader->config->spec_path;
+    ER_CLEANUP(er_cleanup_free) char *current = getcwd(NULL, 0);
+    ER_CLEANUP(er_cleanup_free) char *copy = NULL;
+
+    if (!current) {
+        finding(loader, -errno, "current folder: %s", er_error_name(-errno));
+        return NULL;
+    }
+    if (!spec || !strcmp(spec, "-"))
+        return ER_TAKE(current);
+    copy = strdup(spec);
+    return copy ? join_path(current, dirname(copy)) : NULL;
+}
+
+/* Names that are known before any worker is. */
+static const char *load_time_name(void *user, const char *name)
+{
+    struct er_loader *loader = user;
+    const struct er_config *config = loader->config;
+    static __thread char host[HOST_TEXT_MAX];
+
+    if (!strcmp(name, "job"))
+        return config->name;
+    if (!strcmp(name, "role"))
+        return config->role;
+    if (!strcmp(name, "node_id"))
+        return config->node.id;
+    if (!strcmp(name, "hostname"))
+        return gethostname(host, sizeof(host) - 1) ? NULL : host;
+    return strncmp(name, "env.", 4) ? NULL : er_environ_get(loader->environ_, name + 4);
+}
+
+/* A folder of the agent's own: absolute, ${...} replaced once and for all. NULL stays NULL. */
+static void resolve_folder(struct er_loader *loader, const char *path, char **field,
+                           const char *base)
+{
+    ER_CLEANUP(er_cleanup_free) char *text = NULL;
+    struct er_error err = ER_ERROR_INIT;
+
+    if (!*field)
+        return;
+    if (er_subst(*field, loader->config->program_form, load_time_name, loader, &text, &err)) {
+        finding(
+            loader, code_of(loader, path),
+            "%s: only ${job}, ${role}, ${node_id}, ${hostname} and ${env.NAME} can be used here",
+            where(loader, path));
+        return;
+    }
+    replace(loader, path, field, join_path(base, text));
+}
+
+/* $LOGS_DIRECTORY, else below $XDG_STATE_HOME, else below $HOME; NULL: none is set. malloc'ed. */
+static char *default_log_folder(struct er_loader *loader)
+{
+    const char *logs = er_environ_get(loader->environ_, "LOGS_DIRECTORY");
+    const char *state = er_environ_get(loader->environ_, "XDG_STATE_HOME");
+    const char *home = er_environ_get(loader->environ_, "HOME");
+    char *text = NULL;
+    int n = -1;
+
+    if (logs && *logs == '/')
+        n = asprintf(&text, "%.*s", (int)strcspn(logs, ":"), logs);
+    else if (state && *state == '/')
+        n = asprintf(&text, "%s/elastic-run", state);
+    else if (home && *home == '/')
+        n = asprintf(&text, "%s/.local/state/elastic-run", home);
+    return n < 0 ? NULL : text;
+}
+
+static void resolve_log_folder(struct er_loader *loader, const char *base)
+{
+    struct er_config *config = loader->config;
+    bool asked = was_given(loader, "log.redirects") || was_given(loader, "log.tee");
+    char *text;
+
+    if (config->log.dir && !strcmp(config->log.dir, "/dev/null")) { /* torchrun's "no files" */
+        free(ER_TAKE(config->log.dir));
+        er_loader_refresh(loader, "log.dir");
+        return;
+    }
+    /* In torchrun's form no files are kept until redirection or tee ask for them. */
+    if (!was_given(loader, "log.dir") && config->program_form && asked &&
+        (config->log.redirects.all || config->log.redirects.n))
+        replace(loader, "log.dir", &config->log.dir, strdup("auto"));
+    if (!config->log.dir || strcmp(config->log.dir, "auto") != 0) {
+        resolve_folder(loader, "log.dir", &config->log.dir, base);
+        return;
+    }
+    text = default_log_folder(loader);
+    if (text)
+        replace(loader, "log.dir", &config->log.dir, text);
+    else
+        finding(loader, ER_E_CONFIG,
+                "log.dir: auto needs $HOME, $XDG_STATE_HOME or $LOGS_DIRECTORY to be an absolute "
+                "path; give a folder or none");
+}
+
+/* Workers' own: ${...} stays for them, so a '$' of the base must not be taken for one. */
+static void resolve_workdir(struct er_loader *loader, const char *base)
+{
+    struct er_config *config = loader->config;
+    ER_CLEANUP(er_cleanup_free) char *escaped = malloc(2 * strlen(base) + 1);
+    char *to = escaped;
+
+    for (const char *s = base; escaped && *s; s++) {
+        *to++ = *s;
+        if (*s == '$' && !config->program_form)
+            *to++ = '$';
+    }
+    if (escaped) {
+        *to = '\0';
+        replace(loader, "workdir", &config->workdir, join_path(escaped, config->workdir));
+    } else {
+        no_memory(loader);
+    }
+}
+
+static void resolve_folders(struct er_loader *loader)
+{
+    ER_CLEANUP(er_cleanup_free) char *base = base_folder(loader);
+
+    if (!base)
+        return;
+    resolve_workdir(loader, base);
+    resolve_folder(loader, "checkpoint.dir", &loader->config->checkpoint.dir, base);
+    resolve_log_folder(loader, base);
+}
+
+/* torchrun's `static` and `c10d`, and an endpoint beside them: on one node the embedded store. */
+static void resolve_backend(struct er_loader *loader)
+{
+    struct er_config *config = loader->config;
+    struct er_setting *endpoints = er_config_setting(config, "rendezvous.endpoints");
+    const struct er_source source = {ER_LAYER_OPTION, loader->torchrun_backend_from, 0, 0, false};
+    const struct er_source nowhere = {.label = "default"};
+    bool one = config->nnodes_max == 1;
+
+    if (loader->torchrun_backend)
+        er_loader_set_text(loader, er_key_get("rendezvous.backend"), one ? "embedded" : "managed",
+                           &source);
+    /* torchrun's default backend is static: an endpoint alone does not ask for etcd. */
+    if (one && endpoints->layer >= ER_LAYER_ENVIRONMENT && config->rendezvous.endpoints.n &&
+        (config->rendezvous.backend == ER_BACKEND_EMBEDDED ||
+         (config->program_form && config->rendezvous.backend == ER_BACKEND_AUTO))) {
+        er_loader_warn(loader, "%s: no effect on one node", endpoints->where);
+        er_loader_set_text(loader, er_key_get("rendezvous.endpoints"), "[]", &nowhere);
+    }
+    if (config->rendezvous.backend == ER_BACKEND_AUTO && !config->rendezvous.endpoints.n && one)
+        config->rendezvous.backend = ER_BACKEND_EMBEDDED;
+}
+
+/* ---- checks ---- */
+
+/* Keys whose feature is not there yet hold their default. */
+static void check_available(struct er_loader *loader)
+{
+    const struct er_config *config = loader->config;
+
+    for (size_t i = 0; i < er_keys_n; i++) {
+        const struct er_key *key = &er_keys[i];
+        struct er_setting *setting = er_config_setting(config, key->path);
+
+        if (key->flags & ER_KEY_LATER && setting->layer != ER_LAYER_DEFAULT &&
+            strcmp(setting->text, key->def) != 0)
+            finding(loader, ER_E_UNSUPPORTED,
+                    "%s: not available in this release (only its default, %s, is)", setting->where,
+                    key->def);
+    }
+    if (config->nnodes_max > 1)
+        finding(loader, ER_E_UNSUPPORTED, "%s: more than one node is not available in this release",
+                where(loader, "nnodes"));
+    if (config->rendezvous.backend == ER_BACKEND_ETCD ||
+        config->rendezvous.backend == ER_BACKEND_MANAGED)
+        finding(loader, ER_E_UNSUPPORTED,
+                "%s: the %s store is not available in this release (only embedded is)",
+                where(loader, "rendezvous.backend"),
+                config->rendezvous.backend == ER_BACKEND_ETCD ? "etcd" : "managed");
+}
+
+static void check_signals(struct er_loader *loader)
+{
+    struct er_config *config = loader->config;
+    uint64_t handled = config->stop.signals_to_handle;
+
+    if (config->preempt.signals & ~handled) {
+        if (was_given(loader, "preempt.signals"))
+            finding(loader, code_of(loader, "preempt.signals"),
+                    "%s: names a signal that stop.signals_to_handle does not",
+                    where(loader, "preempt.signals"));
+        config->preempt.signals &= handled;
+        er_loader_refresh(loader, "preempt.signals");
+    }
+    if (config->stop.forward & handled)
+        finding(loader, code_of(loader, "stop.forward"),
+                "%s: names a signal that stop.signals_to_handle names too",
+                where(loader, "stop.forward"));
+}
+
+static void check_times(struct er_loader *loader)
+{
+    const struct er_config *config = loader->config;
+    uint64_t lease = config->rendezvous.lease_ttl_us;
+
+    if (lease % ER_US_PER_S)
+        finding(loader, code_of(loader, "rendezvous.lease_ttl"), "%s: must be whole seconds",
+                where(loader, "rendezvous.lease_ttl"));
+    if (config->restart.backoff_initial_us > config->restart.backoff_max_us)
+        finding(loader, code_of(loader, "restart.backoff.initial"),
+                "%s: must not be longer than restart.backoff.max",
+                where(loader, "restart.backoff.initial"));
+    if (!lease)
+        lease = 5 * ER_US_PER_S;
+    if (!strcmp(config->rendezvous.store_loss_policy, "stop") &&
+        lease < er_deadline_in(config->stop.grace_us, 2 * ER_US_PER_S))
+        finding(loader, code_of(loader, "rendezvous.store_loss.policy"),
+                "%s: stop needs rendezvous.lease_ttl to be at least stop.grace + 2s",
+                where(loader, "rendezvous.store_loss.policy"));
+}
+
+static void check_rest(struct er_loader *loader)
+{
+    const struct er_config *config = loader->config;
+
+    if (config->version > 1)
+        finding(loader, ER_E_CONFIG, "%s: version %u is newer than this program knows (1)",
+                where(loader, "version"), config->version);
+    if (config->checkpoint.dir && !config->checkpoint.every_steps &&
+        config->checkpoint.every_us == ER_FOREVER)
+        finding(loader, code_of(loader, "checkpoint.every"),
+                "%s: with checkpoint.dir set, one of every and every_steps must be given",
+                where(loader, "checkpoint.every"));
+    if (config->command.n > ARGUMENTS_MAX)
+        finding(loader, ER_E_CONFIG, "command: more than %d arguments", ARGUMENTS_MAX);
+}
+
+void er_loader_resolve(struct er_loader *loader)
+{
+    const char *name = er_config_setting(loader->config, "name")->text;
+
+    if (!name || !strcmp(loader->config->name, "none")) /* torchrun's default id is no name */
+        default_name(loader);
+    resolve_node_id(loader);
+    resolve_nproc(loader);
+    resolve_backend(loader);
+    check_available(loader);
+    check_signals(loader);
+    check_times(loader);
+    check_rest(loader);
+    resolve_folders(loader);
+}

@@ -1,0 +1,698 @@
+#include "agent/value.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/subst.h"
+#include "base/cleanup.h"
+#include "base/parse.h"
+
+#define SHOWN "%.80s"
+
+static int no_memory(struct er_error *err)
+{
+    return er_error_set(err, -ENOMEM, "out of memory");
+}
+
+typedef int (*parse_fn)(struct er_value_context *c, const struct er_node *node,
+                        union er_value *value, struct er_error *err);
+
+static int wrong_kind(struct er_value_context *c, const struct er_node *node, struct er_error *err)
+{
+    const char *none = c->key->flags & ER_KEY_NONE && er_node_is_null(node) ? "; write none" : "";
+
+    c->ret_bad = node;
+    return er_error_set(err, ER_E_CONFIG, "expected a %s, got %s%s", er_key_type_name(c->key->type),
+                        er_node_what(node), none);
+}
+
+static int want_text(struct er_value_context *c, const struct er_node *node, struct er_error *err)
+{
+    if (node->kind != ER_NODE_SCALAR || er_node_is_null(node))
+        return wrong_kind(c, node, err);
+    return 0;
+}
+
+/* Base's parsers answer -EINVAL and -ERANGE; both are a wrong configuration here. */
+static int as_config(int rc, struct er_error *err)
+{
+    if (rc && err)
+        err->code = ER_E_CONFIG;
+    return rc ? ER_E_CONFIG : 0;
+}
+
+/* `none` and `auto` of numbers. True: *ret is set. */
+static bool special(const struct er_key *key, const char *text, uint64_t *ret)
+{
+    if (key->flags & ER_KEY_NONE && !strcmp(text, "none"))
+        *ret = key->none_as;
+    else if (key->flags & ER_KEY_AUTO && !strcmp(text, "auto"))
+        *ret = key->auto_as;
+    else
+        return false;
+    return true;
+}
+
+static int parse_count(struct er_value_context *c, const struct er_node *node, uint64_t limit,
+                       uint64_t *ret, struct er_error *err)
+{
+    const struct er_key *key = c->key;
+    uint64_t max = key->max ? key->max : limit;
+    int rc = want_text(c, node, err);
+
+    if (rc)
+        return rc;
+    if (special(key, node->text, ret) || !er_parse_u64(node->text, key->min, max, ret, NULL))
+        return 0;
+    return er_error_set(err, ER_E_CONFIG, "expected a number from %llu to %llu%s, got '" SHOWN "'",
+                        (unsigned long long)key->min, (unsigned long long)max,
+                        key->flags & ER_KEY_NONE ? ", or none" : "", node->text);
+}
+
+static int parse_u32(struct er_value_context *c, const struct er_node *node, union er_value *value,
+                     struct er_error *err)
+{
+    uint64_t number = 0;
+    int rc = parse_count(c, node, UINT32_MAX - 1, &number, err);
+
+    value->u32 = (uint32_t)number;
+    return rc;
+}
+
+static int parse_u64(struct er_value_context *c, const struct er_node *node, union er_value *value,
+                     struct er_error *err)
+{
+    return parse_count(c, node, UINT64_MAX - 1, &value->u64, err);
+}
+
+static int parse_rank(struct er_value_context *c, const struct er_node *node, union er_value *value,
+                      struct er_error *err)
+{
+    bool none = node->kind == ER_NODE_SCALAR && !strcmp(node->text, "none");
+    uint64_t number = 0;
+    int rc = none ? 0 : parse_count(c, node, INT32_MAX, &number, err);
+
+    value->i32 = none ? -1 : (int32_t)number;
+    return rc;
+}
+
+static int parse_ratio(struct er_value_context *c, const struct er_node *node,
+                       union er_value *value, struct er_error *err)
+{
+    int rc = want_text(c, node, err);
+
+    if (rc)
+        return rc;
+    if (c->key->flags & ER_KEY_NONE && !strcmp(node->text, "none")) {
+        value->ratio = 0;
+        return 0;
+    }
+    return as_config(er_parse_f64(node->text, 0, (double)c->key->max, &value->ratio, err), err);
+}
+
+static int parse_bool(struct er_value_context *c, const struct er_node *node, union er_value *value,
+                      struct er_error *err)
+{
+    int rc = want_text(c, node, err);
+
+    return rc ? rc : as_config(er_parse_bool(node->text, &value->yes, err), err);
+}
+
+static int parse_duration(struct er_value_context *c, const struct er_node *node,
+                          union er_value *value, struct er_error *err)
+{
+    const struct er_key *key = c->key;
+    char least[ER_UNIT_TEXT_MAX], most[ER_UNIT_TEXT_MAX];
+    uint64_t us;
+    int rc = want_text(c, node, err);
+
+    if (rc || special(key, node->text, &value->u64))
+        return rc;
+    rc = er_parse_duration(node->text, c->bare_seconds, &us, err);
+    if (rc)
+        return as_config(rc, err);
+    if (us == ER_FOREVER)
+        return er_error_set(err, ER_E_CONFIG, "a duration is needed here, none is not possible");
+    if (us < key->min || (key->max && us > key->max)) {
+        er_format_duration(key->min, least);
+        er_format_duration(key->max ? key->max : ER_FOREVER, most);
+        return er_error_set(err, ER_E_CONFIG, "expected a duration from %s to %s, got '" SHOWN "'",
+                            least, key->max ? most : "any", node->text);
+    }
+    value->u64 = us;
+    return 0;
+}
+
+static int parse_size(struct er_value_context *c, const struct er_node *node, union er_value *value,
+                      struct er_error *err)
+{
+    char least[ER_UNIT_TEXT_MAX];
+    uint64_t bytes;
+    int rc = want_text(c, node, err);
+
+    if (rc || special(c->key, node->text, &value->u64))
+        return rc;
+    rc = er_parse_size(node->text, &bytes, err);
+    if (rc)
+        return as_config(rc, err);
+    if (bytes < c->key->min) {
+        er_format_size(c->key->min, least);
+        return er_error_set(err, ER_E_CONFIG, "expected at least %s, got '" SHOWN "'", least,
+                            node->text);
+    }
+    value->u64 = bytes;
+    return 0;
+}
+
+static int copy_text(const char *text, union er_value *value, struct er_error *err)
+{
+    value->text = strdup(text);
+    return value->text ? 0 : no_memory(err);
+}
+
+/* A string; `none` where the key has it is NULL. */
+static int parse_string(struct er_value_context *c, const struct er_node *node,
+                        union er_value *value, struct er_error *err)
+{
+    int rc = want_text(c, node, err);
+
+    if (rc)
+        return rc;
+    if (c->key->flags & ER_KEY_NONE && !strcmp(node->text, "none")) {
+        value->text = NULL;
+        return 0;
+    }
+    if (!*node->text && c->key->type != ER_KEY_TEMPLATE)
+        return er_error_set(err, ER_E_CONFIG, "must not be empty");
+    for (const char *s = node->text; *s; s++) {
+        if ((unsigned char)*s < 0x20 && c->key->type != ER_KEY_TEMPLATE)
+            return er_error_set(err, ER_E_CONFIG, "must not hold control characters");
+    }
+    return copy_text(node->text, value, err);
+}
+
+#define NAME_FIRST "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+static int parse_name(struct er_value_context *c, const struct er_node *node, union er_value *value,
+                      struct er_error *err)
+{
+    int rc = want_text(c, node, err);
+    size_t n;
+
+    if (rc)
+        return rc;
+    n = strlen(node->text);
+    if (!n || n > 63 || !strchr(NAME_FIRST, node->text[0]) ||
+        strspn(node->text, NAME_FIRST "._-") != n)
+        return er_error_set(err, ER_E_CONFIG,
+                            "expected 1 to 63 letters, digits, '.', '_' or '-', the first a letter "
+                            "or digit; got '" SHOWN "'",
+                            node->text);
+    return copy_text(node->text, value, err);
+}
+
+static int parse_template(struct er_value_context *c, const struct er_node *node,
+                          union er_value *value, struct er_error *err)
+{
+    bool untouched = c->program_form && c->key->type != ER_KEY_TEMPLATE;
+    int rc = want_text(c, node, err);
+
+    if (!rc && !untouched)
+        rc = er_subst_check(node->text, false, c->environ_, err);
+    return rc ? rc : parse_string(c, node, value, err);
+}
+
+static int find_choice(const struct er_key *key, const char *text, struct er_error *err)
+{
+    struct er_buf names;
+    const char *near;
+    size_t n = 0;
+
+    for (; key->choices[n]; n++) {
+        if (!strcmp(key->choices[n], text))
+            return (int)n;
+    }
+    near = er_nearest(text, key->choices, n);
+    if (near)
+        return er_error_set(err, ER_E_CONFIG, "unknown value '" SHOWN "'; did you mean '%s'?", text,
+                            near);
+    er_buf_init(&names, 256);
+    for (size_t i = 0; i < n; i++)
+        er_buf_printf(&names, "%s%s", i ? ", " : "", key->choices[i]);
+    er_error_set(err, ER_E_CONFIG, "expected one of %s; got '" SHOWN "'", er_buf_str(&names), text);
+    er_buf_done(&names);
+    return ER_E_CONFIG;
+}
+
+static int parse_choice(struct er_value_context *c, const struct er_node *node,
+                        union er_value *value, struct er_error *err)
+{
+    int rc = want_text(c, node, err);
+
+    if (!rc)
+        rc = find_choice(c->key, node->text, err);
+    if (rc < 0)
+        return rc;
+    if (c->key->type == ER_KEY_CHOICE_TEXT)
+        return copy_text(node->text, value, err);
+    value->number = rc;
+    return 0;
+}
+
+static int parse_signal(struct er_value_context *c, const struct er_node *node,
+                        union er_value *value, struct er_error *err)
+{
+    uint64_t none;
+    int rc = want_text(c, node, err);
+
+    if (rc)
+        return rc;
+    if (special(c->key, node->text, &none)) {
+        value->number = (int)none;
+        return 0;
+    }
+    return as_config(er_parse_signal(node->text, &value->number, err), err);
+}
+
+/* Runs `item` over a list, or over a single value as a list of one. */
+typedef int (*item_fn)(struct er_value_context *c, const char *text, union er_value *value,
+                       struct er_error *err);
+
+static int each_item(struct er_value_context *c, const struct er_node *node, item_fn item,
+                     union er_value *value, struct er_error *err)
+{
+    bool list = node->kind == ER_NODE_LIST;
+    size_t n = list ? node->n : 1;
+
+    if (node->kind == ER_NODE_MAP || (!list && er_node_is_null(node)))
+        return wrong_kind(c, node, err);
+    for (size_t i = 0; i < n; i++) {
+        const struct er_node *one = list ? node->items[i] : node;
+        int rc;
+
+        c->ret_bad = one;
+        if (one->kind != ER_NODE_SCALAR || er_node_is_null(one))
+            return er_error_set(err, ER_E_CONFIG, "item %zu: expected a value, got %s", i + 1,
+                                er_node_what(one));
+        rc = item(c, one->text, value, err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int add_signal(struct er_value_context *c, const char *text, union er_value *value,
+                      struct er_error *err)
+{
+    int sig = 0, rc = er_parse_signal(text, &sig, err);
+
+    if (rc)
+        return as_config(rc, err);
+    if (sig == SIGKILL || sig == SIGSTOP || sig == SIGCHLD)
+        return er_error_set(err, ER_E_CONFIG, "%s cannot be handled", er_signal_name(sig));
+    value->u64 |= 1ull << sig;
+    return 0;
+}
+
+static int parse_signals(struct er_value_context *c, const struct er_node *node,
+                         union er_value *value, struct er_error *err)
+{
+    value->u64 = 0;
+    return each_item(c, node, add_signal, value, err);
+}
+
+static int add_string(struct er_value_context *c, const char *text, union er_value *value,
+                      struct er_error *err)
+{
+    if (!*text)
+        return er_error_set(err, ER_E_CONFIG, "an empty item");
+    return er_strlist_add(&value->list, text, strlen(text)) ? no_memory(err) : 0;
+}
+
+static int add_code(struct er_value_context *c, const char *text, union er_value *value,
+                    struct er_error *err)
+{
+    uint64_t code;
+
+    if (er_parse_u64(text, 1, 255, &code, NULL))
+        return er_error_set(err, ER_E_CONFIG,
+                            "expected an exit code from 1 to 255, got '" SHOWN "'", text);
+    return add_string(c, text, value, err);
+}
+
+static int add_choice(struct er_value_context *c, const char *text, union er_value *value,
+                      struct er_error *err)
+{
+    int rc = find_choice(c->key, text, err);
+
+    return rc < 0 ? rc : add_string(c, text, value, err);
+}
+
+static int add_endpoint(struct er_value_context *c, const char *text, union er_value *value,
+                        struct er_error *err)
+{
+    if (strpbrk(text, " \t\r\n,"))
+        return er_error_set(err, ER_E_CONFIG, "expected HOST:PORT, got '" SHOWN "'", text);
+    return add_string(c, text, value, err);
+}
+
+/* `none` where the key has it is the empty list. */
+static int parse_list(struct er_value_context *c, const struct er_node *node, union er_value *value,
+                      struct er_error *err)
+{
+    static const item_fn items[ER_KEY_TYPE_COUNT] = {
+        [ER_KEY_STRINGS] = add_string,
+        [ER_KEY_CODES] = add_code,
+        [ER_KEY_CHOICES] = add_choice,
+        [ER_KEY_ENDPOINTS] = add_endpoint,
+    };
+
+    return each_item(c, node, items[c->key->type], value, err);
+}
+
+static int add_argument(struct er_value_context *c, const char *text, union er_value *value,
+                        struct er_error *err)
+{
+    int rc = c->program_form ? 0 : er_subst_check(text, false, c->environ_, err);
+
+    if (rc)
+        return rc;
+    return er_strlist_add(&value->list, text, strlen(text)) ? no_memory(err) : 0;
+}
+
+/* One word of a command line, quotes and backslashes resolved, into `word`; NULL: no more. */
+static int next_word(const char **at, char *word, bool *ret_more, struct er_error *err)
+{
+    const char *s = *at + strspn(*at, " \t\r\n");
+    char quote = '\0';
+
+    *ret_more = *s;
+    for (; *s && (quote || !strchr(" \t\r\n", *s)); s++) {
+        bool escape = *s == '\\' && s[1] && (!quote || (quote == '"' && strchr("\"\\", s[1])));
+
+        if (escape)
+            *word++ = *++s;
+        else if (!quote && (*s == '\'' || *s == '"'))
+            quote = *s;
+        else if (*s == quote)
+            quote = '\0';
+        else
+            *word++ = *s;
+    }
+    *word = '\0';
+    *at = s;
+    return quote ? er_error_set(err, ER_E_CONFIG, "a quote (%c) is not closed", quote) : 0;
+}
+
+static int split_command(struct er_value_context *c, const char *text, union er_value *value,
+                         struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_free) char *word = malloc(strlen(text) + 1);
+    bool more = true;
+    int rc = word ? 0 : no_memory(err);
+
+    while (!rc) {
+        rc = next_word(&text, word, &more, err);
+        if (!rc && !more)
+            break;
+        if (!rc)
+            rc = add_argument(c, word, value, err);
+    }
+    return rc;
+}
+
+static int parse_command(struct er_value_context *c, const struct er_node *node,
+                         union er_value *value, struct er_error *err)
+{
+    bool single = node->kind == ER_NODE_SCALAR && !er_node_is_null(node);
+    int rc;
+
+    if (single && c->key->flags & ER_KEY_NONE && !strcmp(node->text, "none"))
+        return 0;
+    rc = single ? split_command(c, node->text, value, err)
+                : each_item(c, node, add_argument, value, err);
+    if (!rc && (!value->list.n || !*value->list.items[0]))
+        rc = er_error_set(err, ER_E_CONFIG, "names no program");
+    return rc;
+}
+
+static int parse_env(struct er_value_context *c, const struct er_node *node, union er_value *value,
+                     struct er_error *err)
+{
+    if (node->kind != ER_NODE_MAP)
+        return wrong_kind(c, node, err);
+    for (size_t i = 0; i < node->n; i += 2) {
+        const char *name = node->items[i]->text;
+        const struct er_node *item = node->items[i + 1];
+        bool remove = er_node_is_null(item);
+        int rc = 0;
+
+        c->ret_bad = node->items[i];
+        if (!*name || strchr(name, '='))
+            return er_error_set(err, ER_E_CONFIG, "'" SHOWN "' is no name of a variable", name);
+        c->ret_bad = item;
+        if (item->kind != ER_NODE_SCALAR)
+            return er_error_set(err, ER_E_CONFIG, SHOWN ": expected a value, got %s", name,
+                                er_node_what(item));
+        if (!remove && !c->program_form)
+            rc = er_subst_check(item->text, false, c->environ_, err);
+        if (rc)
+            return er_error_wrap(err, rc, SHOWN, name);
+        if (er_envlist_put(&value->env, name, remove ? NULL : item->text))
+            return no_memory(err);
+    }
+    return 0;
+}
+
+static int parse_roles(struct er_value_context *c, const struct er_node *node,
+                       union er_value *value, struct er_error *err)
+{
+    if (node->kind != ER_NODE_MAP)
+        return wrong_kind(c, node, err);
+    value->u64 = node->n / 2;
+    return 0;
+}
+
+/* {min: 4, max: 6} */
+static int parse_range_map(struct er_value_context *c, const struct er_node *node,
+                           union er_value *value, struct er_error *err)
+{
+    const char *min = NULL, *max = NULL;
+    char text[64];
+
+    for (size_t i = 0; i < node->n; i += 2) {
+        const struct er_node *item = node->items[i + 1];
+
+        c->ret_bad = node->items[i];
+        if (!strcmp(node->items[i]->text, "min"))
+            min = item->text;
+        else if (!strcmp(node->items[i]->text, "max"))
+            max = item->text;
+        else
+            return er_error_set(err, ER_E_CONFIG,
+                                "unknown key '" SHOWN "'; a range has min and max",
+                                node->items[i]->text);
+    }
+    c->ret_bad = node;
+    if (!min || !max)
+        return er_error_set(err, ER_E_CONFIG, "a range needs both min and max, each a number");
+    snprintf(text, sizeof(text), "%.20s:%.20s", min, max);
+    return as_config(
+        er_parse_range(text, (uint32_t)c->key->max, &value->range[0], &value->range[1], err), err);
+}
+
+static int parse_range(struct er_value_context *c, const struct er_node *node,
+                       union er_value *value, struct er_error *err)
+{
+    int rc;
+
+    if (node->kind == ER_NODE_MAP)
+        return parse_range_map(c, node, value, err);
+    rc = want_text(c, node, err);
+    return rc ? rc
+              : as_config(er_parse_range(node->text, (uint32_t)c->key->max, &value->range[0],
+                                         &value->range[1], err),
+                          err);
+}
+
+static int parse_nproc(struct er_value_context *c, const struct er_node *node,
+                       union er_value *value, struct er_error *err)
+{
+    static const char *const words[] = {"gpu", "cpu", "auto"};
+    uint64_t n;
+    int rc = want_text(c, node, err);
+
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < ER_ARRAY_N(words); i++) {
+        if (!strcmp(words[i], node->text))
+            return copy_text(node->text, value, err);
+    }
+    if (er_parse_u64(node->text, 1, c->key->max, &n, NULL))
+        return er_error_set(err, ER_E_CONFIG,
+                            "expected a number from 1 to %llu, gpu, cpu or auto; got '" SHOWN "'",
+                            (unsigned long long)c->key->max, node->text);
+    return copy_text(node->text, value, err);
+}
+
+static int parse_ports(struct er_value_context *c, const struct er_node *node,
+                       union er_value *value, struct er_error *err)
+{
+    const char *dash;
+    char low[8];
+    uint64_t first, last;
+    int rc = want_text(c, node, err);
+
+    if (rc)
+        return rc;
+    if (!strcmp(node->text, "auto"))
+        return copy_text(node->text, value, err);
+    dash = strchr(node->text, '-');
+    snprintf(low, sizeof(low), "%.*s", dash ? (int)(dash - node->text) : 7, node->text);
+    if (er_parse_u64(low, 1, 65535, &first, NULL) ||
+        er_parse_u64(dash ? dash + 1 : node->text, first, 65535, &last, NULL))
+        return er_error_set(
+            err, ER_E_CONFIG,
+            "expected auto, a port from 1 to 65535 or \"LOW-HIGH\"; got '" SHOWN "'", node->text);
+    return copy_text(node->text, value, err);
+}
+
+/* One item of a list of ranks: "8" or "8-15". */
+static int check_ranks(void *user, const char *item, size_t n, struct er_error *err)
+{
+    char text[24], *dash;
+    uint64_t first, last;
+
+    if (n >= sizeof(text))
+        return -EINVAL;
+    memcpy(text, item, n);
+    text[n] = '\0';
+    dash = strchr(text, '-');
+    if (dash)
+        *dash = '\0';
+    if (er_parse_u64(text, 0, UINT32_MAX - 1, &first, NULL))
+        return -EINVAL;
+    return dash ? er_parse_u64(dash + 1, first, UINT32_MAX - 1, &last, NULL) : 0;
+}
+
+static int parse_console(struct er_value_context *c, const struct er_node *node,
+                         union er_value *value, struct er_error *err)
+{
+    const char *list;
+    int rc = want_text(c, node, err);
+
+    if (rc)
+        return rc;
+    list = strncmp(node->text, "local:", 6) ? node->text : node->text + 6;
+    if (strcmp(node->text, "all") != 0 && strcmp(node->text, "none") != 0 &&
+        er_parse_list(list, ',', check_ranks, NULL, NULL))
+        return er_error_set(err, ER_E_CONFIG,
+                            "expected all, none, ranks \"0,8-15\" or local ranks \"local:0\"; got "
+                            "'" SHOWN "'",
+                            node->text);
+    return copy_text(node->text, value, err);
+}
+
+static int add_stream(void *user, const char *item, size_t n, struct er_error *err)
+{
+    struct er_stream_map *map = user;
+    void *items;
+    char text[16], *colon;
+    uint64_t rank, streams;
+
+    if (n >= sizeof(text))
+        return -EINVAL;
+    memcpy(text, item, n);
+    text[n] = '\0';
+    colon = strchr(text, ':');
+    if (!colon)
+        return -EINVAL;
+    *colon = '\0';
+    if (er_parse_u64(text, 0, UINT16_MAX, &rank, NULL) ||
+        er_parse_u64(colon + 1, 0, 3, &streams, NULL))
+        return -EINVAL;
+    for (uint32_t i = 0; i < map->n; i++) {
+        if (map->items[i].local_rank == rank)
+            return -EINVAL;
+    }
+    items = realloc(map->items, (map->n + 1) * sizeof(*map->items));
+    if (!items)
+        return -ENOMEM;
+    map->items = items;
+    map->items[map->n].local_rank = (uint32_t)rank;
+    map->items[map->n++].value = (uint8_t)streams;
+    return 0;
+}
+
+static int parse_streams(struct er_value_context *c, const struct er_node *node,
+                         union er_value *value, struct er_error *err)
+{
+    uint64_t all;
+    int rc = want_text(c, node, err);
+
+    if (rc)
+        return rc;
+    if (!er_parse_u64(node->text, 0, 3, &all, NULL)) {
+        value->streams.all = (uint8_t)all;
+        return 0;
+    }
+    rc = er_parse_list(node->text, ',', add_stream, &value->streams, NULL);
+    if (rc == -ENOMEM)
+        return no_memory(err);
+    if (rc)
+        return er_error_set(err, ER_E_CONFIG,
+                            "expected 0, 1, 2, 3 or LOCAL_RANK:VALUE,... with each rank once; got "
+                            "'" SHOWN "'",
+                            node->text);
+    return 0;
+}
+
+static const parse_fn PARSERS[ER_KEY_TYPE_COUNT] = {
+    [ER_KEY_U32] = parse_u32,
+    [ER_KEY_U64] = parse_u64,
+    [ER_KEY_RANK] = parse_rank,
+    [ER_KEY_RATIO] = parse_ratio,
+    [ER_KEY_BOOL] = parse_bool,
+    [ER_KEY_DURATION] = parse_duration,
+    [ER_KEY_SIZE] = parse_size,
+    [ER_KEY_STRING] = parse_string,
+    [ER_KEY_NAME] = parse_name,
+    [ER_KEY_TEMPLATE] = parse_template,
+    [ER_KEY_PATH] = parse_template,
+    [ER_KEY_CHOICE] = parse_choice,
+    [ER_KEY_CHOICE_TEXT] = parse_choice,
+    [ER_KEY_SIGNAL] = parse_signal,
+    [ER_KEY_SIGNALS] = parse_signals,
+    [ER_KEY_RANGE] = parse_range,
+    [ER_KEY_NPROC] = parse_nproc,
+    [ER_KEY_PORTS] = parse_ports,
+    [ER_KEY_CONSOLE] = parse_console,
+    [ER_KEY_STREAMS] = parse_streams,
+    [ER_KEY_COMMAND] = parse_command,
+    [ER_KEY_STRINGS] = parse_list,
+    [ER_KEY_CODES] = parse_list,
+    [ER_KEY_CHOICES] = parse_list,
+    [ER_KEY_ENDPOINTS] = parse_list,
+    [ER_KEY_ENV] = parse_env,
+    [ER_KEY_ROLES] = parse_roles,
+};
+
+int er_value_parse(struct er_value_context *context, const struct er_node *node,
+                   union er_value *ret, struct er_error *err)
+{
+    union er_value value;
+    int rc;
+
+    memset(&value, 0, sizeof(value));
+    context->ret_bad = node;
+    rc = PARSERS[context->key->type](context, node, &value, err);
+    if (rc) {
+        er_value_free(context->key, &value);
+        return rc;
+    }
+    *ret = value;
+    return 0;
+}

@@ -1,0 +1,90 @@
+#include "agent/yaml_text.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/cleanup.h"
+
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#define DIGITS  "0123456789"
+
+/* YAML 1.1 readers take these for something else than a string. */
+static bool is_word(const char *text)
+{
+    static const char *const words[] = {"null", "true", "false", "yes", "no",
+                                        "on",   "off",  "y",     "n"};
+
+    for (size_t i = 0; i < ER_ARRAY_N(words); i++) {
+        if (!strcasecmp(text, words[i]))
+            return true;
+    }
+    return false;
+}
+
+/* A letter (or a path's beginning) first, then nothing that YAML gives a meaning. */
+static bool is_safe_plain(const char *text)
+{
+    return *text && strchr(LETTERS "/_", *text) && !is_word(text) &&
+           text[strspn(text, LETTERS DIGITS "_./+-")] == '\0';
+}
+
+/* The code point at s and its length; bytes that are no UTF-8 stand for themselves. */
+static uint32_t decode(const unsigned char *s, size_t *ret_length)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t length = s[0] < 0x80           ? 1
+                    : (s[0] >> 5) == 0x06 ? 2
+                    : (s[0] >> 4) == 0x0E ? 3
+                    : (s[0] >> 3) == 0x1E ? 4
+                                          : 0;
+    uint32_t code = length < 2 ? s[0] : s[0] & (0x7Fu >> length);
+
+    for (size_t i = 1; i < length; i++) {
+        if ((s[i] & 0xC0) != 0x80) /* a NUL too */
+            length = 0;
+        else
+            code = code << 6 | (s[i] & 0x3F);
+    }
+    if (!length || code < least[length] || code > 0x10FFFF || (code >> 11) == 0x1B) {
+        *ret_length = 1;
+        return s[0];
+    }
+    *ret_length = length;
+    return code;
+}
+
+static bool may_stand(uint32_t code, size_t length)
+{
+    if (length == 1)
+        return code >= 0x20 && code < 0x7F && code != '"' && code != '\\';
+    return code >= 0xA0 && code != 0x2028 && code != 0x2029 && code != 0xFEFF && code != 0xFFFE &&
+           code != 0xFFFF;
+}
+
+int er_yaml_text(struct er_buf *out, const char *text, bool quoted)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    int rc;
+
+    if (!quoted && is_safe_plain(text))
+        return er_buf_add_str(out, text);
+    rc = er_buf_add(out, "\"", 1);
+    while (!rc && *s) {
+        size_t length;
+        uint32_t code = decode(s, &length);
+
+        if (may_stand(code, length))
+            rc = er_buf_add(out, s, length);
+        else if (code == '"' || code == '\\')
+            rc = er_buf_printf(out, "\\%c", (int)code);
+        else if (code == '\n' || code == '\t')
+            rc = er_buf_add_str(out, code == '\n' ? "\\n" : "\\t");
+        else if (code <= 0xFF)
+            rc = er_buf_printf(out, "\\x%02X", (unsigned)code);
+        else
+            rc = er_buf_printf(out, code <= 0xFFFF ? "\\u%04X" : "\\U%08X", (unsigned)code);
+        s += length;
+    }
+    return rc ? rc : er_buf_add(out, "\"", 1);
+}
