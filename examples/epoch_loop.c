@@ -34,6 +34,8 @@ static int run(struct er_ctx *ctx, struct er_error *err)
 
     if (rc == 0)
         rc = er_ckpt_load(ckpt, &state, 1, &meta, NULL, NULL, err); /* 1: none yet */
+    if (rc >= 0)
+        rc = er_barrier(ctx, "loaded", UINT64_MAX, err); /* before anybody saves a newer one */
     for (uint64_t epoch = meta.applied + 1; rc >= 0 && epoch <= EPOCHS; epoch++) {
         for (int i = 0; i < N; i++)
             weights[i] += 0.5f * (1.0f - weights[i]); /* "training" */
