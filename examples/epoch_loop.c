@@ -2,7 +2,7 @@
  * A program's own loop in the shape "load checkpoint / for each epoch / train / save": after a
  * restart it goes on where the newest checkpoint ends.
  *
- *     elastic-run --nproc-per-node 2 --checkpoint-dir /tmp/epochs build/examples/epoch_loop
+ *     elastic-run --nproc-per-node 2 --set checkpoint.dir=/tmp/epochs build/examples/epoch_loop
  */
 #include <stdio.h>
 
