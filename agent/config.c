@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "agent/config_internal.h"
+#include "agent/exit_codes.h"
 #include "base/cleanup.h"
 
 static void *field_of(struct er_config *config, const struct er_key *key)
@@ -353,20 +354,20 @@ int er_config_exit_code(const struct er_error *err)
 {
     switch (err->code) {
     case 0:
-        return 0;
+        return ER_CODE_OK;
     case ER_E_USAGE:
-        return 64;
+        return ER_CODE_USAGE;
     case ER_E_CONFIG:
     case ER_E_UNSUPPORTED:
-        return 78;
+        return ER_CODE_CONFIG;
     case -ENOMEM:
     case -EMFILE:
     case -ENFILE:
     case -EAGAIN:
-        return 71;
+        return ER_CODE_OSERR;
     case -EIO:
-        return 74;
+        return ER_CODE_IOERR;
     default:
-        return 73;
+        return ER_CODE_CANTCREAT;
     }
 }

@@ -143,6 +143,12 @@ int er_config_load(struct er_config **ret, int argc, char **argv, char **environ
                    struct er_error *err);
 int er_config_exit_code(const struct er_error *err);
 
+/*
+ * --check: are the folders writable, the working directory and the program there? Starts and
+ * creates nothing. 0: prints "ok"; else all findings, one a line, in `err`.
+ */
+int er_config_check(const struct er_config *config, char **environ_, struct er_error *err);
+
 /* The effective YAML with the origin of each value as a comment; secrets print as "***". Writes to
  * stdout. */
 int er_config_print(const struct er_config *config, struct er_error *err);

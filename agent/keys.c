@@ -248,7 +248,7 @@ const struct er_option er_options[] = {
     O("module", 'm', MODULE, JOB, SWITCH, .env = "PET_MODULE", .help = "PROGRAM is a Python module: python3 -u -m"),
     O("no-python", 0, NO_PYTHON, JOB, SWITCH, .env = "PET_NO_PYTHON", .help = "run PROGRAM itself, even when it ends in .py"),
     O("run-path", 0, REFUSED, JOB, SWITCH, .env = "PET_RUN_PATH", .help = "refused: give PROGRAM"),
-    O("set", 0, SET, JOB, .metavar = "KEY=VALUE", .help = "any key of the job spec, dotted; the value is YAML"),
+    O("set", 0, SET, JOB, .metavar = "KEY=VALUE", .help = "any key of the job spec, dotted; lists and maps as YAML"),
     O("node-id", 0, VALUE, NODE, .key = "node.id", .metavar = "ID", .help = "identity of this node"),
     O("node-rank", 0, VALUE, NODE, .key = "node.rank", .env = "PET_NODE_RANK", .metavar = "N", .help = "preferred group rank"),
     O("local-addr", 0, VALUE, NODE, .key = "node.address", .env = "PET_LOCAL_ADDR", .metavar = "ADDRESS", .help = "what peers connect to"),

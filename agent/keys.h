@@ -167,3 +167,35 @@ const struct er_option *er_option_find_letter(char letter);
 const char *er_option_nearest(const char *name, size_t n);
 /* The option that sets a key, or NULL. */
 const struct er_option *er_option_for_key(const char *path);
+
+/* Forms of values, for help and docs: {name, form}. */
+#define ER_VALUE_FORMS                                                                             \
+    {"duration", "250us 500ms 30s 10m 1h 7d, joined: 1h30m; 0s is zero, none is \"no limit\"; a "  \
+                 "bare number is "                                                                 \
+                 "an error (options of torchrun take it as seconds)"},                             \
+        {"size",                                                                                   \
+         "64KiB 8MiB 2GiB 1TiB (1024), 64kB 8MB 2GB 1TB (1000), 512B; a bare number is an "        \
+         "error"},                                                                                 \
+        {"count, ratio", "3; 0.95"}, {"bool", "true, false only"},                                 \
+        {"range", "\"4:6\" quoted (other YAML tools read 246 without), {min: 4, max: 6}, or 4"},   \
+        {"signal", "TERM or SIGTERM"},                                                             \
+        {"endpoint",                                                                               \
+         "host:port, 10.0.0.1:2379, \"[fd00::1]:2379\", https://..., unix:/run/etcd.sock, "        \
+         "srv:example.org"},                                                                       \
+        {"ports", "29500, \"20000-20999\", auto"},                                                 \
+        {"ranks", "all, none, \"0,8-15\", or local ranks \"local:0\""},                            \
+        {"stream map", "\"0\" none, \"1\" stdout, \"2\" stderr, \"3\" both, or per local rank "    \
+                       "\"0:3,1:1\" (ranks that are left out: none)"},                             \
+        {"list", "a YAML list; a single value is a list of one"},                                  \
+    {                                                                                              \
+        "command", "a list is argv, never a shell; a string is split at blanks, with quotes and "  \
+                   "backslashes as in a shell and no expansion"                                    \
+    }
+
+#define ER_SUBSTITUTION_TEXT                                                                       \
+    "${rank} and the other names below are replaced in command, env, workdir, log.prefix, "        \
+    "log.dir "                                                                                     \
+    "and\ncheckpoint.dir (the last two: only names that are known before a worker is). $$ is $; "  \
+    "an "                                                                                          \
+    "unknown name\nis an error at load. With PROGRAM instead of a job spec only ${local_rank} is " \
+    "replaced."
