@@ -40,6 +40,8 @@ struct er_comm_opts {
     uint64_t pace_bytes_per_s; /* TCP: SO_MAX_PACING_RATE; 0: none */
     const char
         *name; /* several communicators in one generation need different names; NULL: "world" */
+    const char *address; /* TCP: numeric address of this host that peers connect to; NULL: all of
+                            its addresses are tried, loopback alone when all ranks are local */
 };
 
 /* Begins to connect and returns at once; poll er_comm_status() or er_comm_wait_ready(). `opts` may

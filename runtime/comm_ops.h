@@ -1,0 +1,108 @@
+#pragma once
+/*
+ * Between the front (comm.c: checks, the ring of operations, the vote) and the backends. The front
+ * fills in the next operation of the ring and posts it; the backend carries operations out in ring
+ * order and finishes each with er_comm_finish(). Internal to runtime/.
+ */
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/page.h"
+#include "runtime/comm.h"
+
+#define ER_COMM_NAME_MAX        64
+#define ER_COMM_DESCRIBE_MAX    64
+#define ER_COMM_OP_TEXT_MAX     96
+#define ER_COMM_RANKS_MAX       1024
+#define ER_COMM_ADDRESS_MAX     64
+#define ER_COMM_OPEN_DEFAULT_US 60000000ull
+#define ER_COMM_OP_DEFAULT_US   300000000ull
+
+/* X(ENUM, "text") */
+#define ER_OP_KINDS(X)                                                                             \
+    X(ALL_REDUCE, "all-reduce")                                                                    \
+    X(BROADCAST, "broadcast")                                                                      \
+    X(ALL_GATHER, "all-gather")                                                                    \
+    X(BARRIER, "barrier")                                                                          \
+    X(VOTE, "vote")
+
+enum er_op_kind {
+#define ER_OP_ENUM(name, text) ER_OP_##name,
+    ER_OP_KINDS(ER_OP_ENUM)
+#undef ER_OP_ENUM
+        ER_OP_KIND_COUNT
+};
+
+/* What all ranks must agree on; travels as it is (one machine type per job). */
+struct er_op_desc {
+    uint64_t seq; /* 1, 2, ... within the communicator */
+    uint64_t n;   /* elements; all-gather and vote: bytes per rank */
+    uint32_t kind, dtype, reduce, root;
+};
+
+enum er_op_state { ER_OP_PENDING, ER_OP_AWAITED, ER_OP_DONE };
+
+struct er_op {
+    struct er_comm *comm;
+    struct er_op_desc desc;
+    void *buf;              /* borrowed from the caller until done; all-gather: where all goes */
+    const void *mine;       /* all-gather, vote: this rank's part */
+    _Atomic uint32_t state; /* enum er_op_state; a futex word of the owner */
+    int rc;                 /* valid once DONE */
+};
+
+struct er_comm {
+    const struct er_comm_ops *ops;
+    void *impl; /* the backend's; NULL before its open and after its close */
+    struct er_ctx *ctx;
+    struct er_page *page; /* may be NULL */
+    int rank, size;
+    bool one_host; /* all ranks of the generation are on this host */
+    bool ready;    /* owner only */
+    uint64_t generation;
+    enum er_comm_transport transport; /* resolved: shm or tcp */
+    uint64_t open_timeout_us, op_timeout_us, pace_bytes_per_s;
+    char name[ER_COMM_NAME_MAX];
+    char address[ER_COMM_ADDRESS_MAX]; /* "" : automatic */
+    char describe[ER_COMM_DESCRIBE_MAX];
+    _Atomic uint64_t begun;    /* operations started; written by the owner */
+    _Atomic uint64_t finished; /* written by whoever carries operations out */
+    _Atomic int failed;        /* 0, or the code; set once, after `failure` */
+    struct er_error failure;
+    struct er_vote *votes; /* (size); owned */
+    struct er_op ring[ER_COMM_OPS_MAX];
+};
+
+struct er_comm_ops {
+    const char *name;
+    /* Begin to connect. On failure the front calls close, which copes with half-built backends. */
+    int (*open)(struct er_comm *comm, struct er_error *err);
+    /* Carry connecting on for at most `wait_us`. 0 ready, ER_IN_PROGRESS, negative failed. */
+    int (*connect)(struct er_comm *comm, uint64_t wait_us, struct er_error *err);
+    /* A new operation stands at the end of the ring. `async`: nobody may come to wait for it soon.
+     */
+    void (*post)(struct er_comm *comm, struct er_op *op, bool async);
+    /* Until the operation is done or the deadline has passed; the front reads the result. */
+    void (*wait)(struct er_comm *comm, struct er_op *op, uint64_t deadline_us);
+    /* Look after idle connections: a lost peer becomes the failure of the communicator. */
+    void (*check)(struct er_comm *comm);
+    /* Abort, give everything back. Bounded. */
+    void (*close)(struct er_comm *comm);
+};
+
+extern const struct er_comm_ops er_comm_self_ops, er_comm_host_ops;
+
+/* The next operation to carry out, or NULL. */
+struct er_op *er_comm_next(struct er_comm *comm);
+/* Finish the next operation. The result becomes visible to the owner, who is woken. */
+void er_comm_finish(struct er_comm *comm, struct er_op *op, int rc);
+/* Make `err` the failure of the communicator, unless it has one. Returns the failure's code. */
+int er_comm_fail(struct er_comm *comm, int code, const struct er_error *err);
+
+/* "all-reduce #17 (f32 x 4096)" */
+const char *er_op_text(const struct er_op_desc *desc, char ret[ER_COMM_OP_TEXT_MAX]);
+/* 0, or ER_E_MISMATCH with a text that names both ranks and operations. */
+int er_op_agree(const struct er_op_desc *mine, int my_rank, const struct er_op_desc *theirs,
+                int their_rank, struct er_error *err);
+/* Bytes at `buf` of this rank that the operation reads or writes (all-gather: of one rank). */
+size_t er_op_bytes(const struct er_op_desc *desc);

@@ -1,0 +1,401 @@
+#include "runtime/host_tcp.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/pool.h"
+#include "runtime/host_algo.h"
+
+enum {
+    RING_BYTES = 256 << 10, /* per peer */
+    GRAIN_BYTES = 16 << 10, /* reduced at once, unless it is the end */
+    CALL_BYTES = 512 << 10, /* per system call, so that a step stays short */
+    DESC_BYTES = sizeof(struct er_op_desc)
+};
+
+_Static_assert(ER_SMALL_BYTES <= RING_BYTES, "a small operation fits the ring");
+
+/* One peer: what goes out and what comes in, as positions in descriptor | first | second. */
+struct lane {
+    int fd; /* borrowed from the mesh; -1: ourselves */
+    bool closed;
+    bool checked; /* its descriptor was compared */
+    char *ring;   /* RING_BYTES of the pool */
+    struct er_op_desc desc;
+    const char *out_first;
+    char *in_first; /* NULL: into the ring */
+    char *in_second;
+    size_t out_first_n, out_second_n, in_first_n, in_second_n;
+    size_t sent, got;
+};
+
+struct er_transport {
+    const struct er_comm *comm;
+    struct er_pool *pool;
+    struct lane *lane;   /* (size) */
+    struct pollfd *poll; /* (2 * size): data, control */
+    const void **src;    /* (size) */
+    char *block;         /* GRAIN_BYTES of the pool: a reduced block before it goes home */
+    struct er_mesh *mesh;
+    /* the operation at work */
+    const struct er_op *op;
+    size_t width;
+    bool reduce_all; /* small: reduce whole contributions once all have come */
+    char *part;      /* large: our part of the buffer */
+    size_t part_n;   /* its bytes */
+    size_t reduced;  /* of them done; they may be sent on */
+    bool whole_reduced;
+};
+
+static void close_tcp(struct er_transport *t)
+{
+    if (!t)
+        return;
+    er_pool_free(t->pool);
+    free(t->lane);
+    free(t->poll);
+    free(t->src);
+    free(t);
+}
+
+ER_CLEANUP_FOR(close_tcp, struct er_transport)
+
+static int open_tcp(struct er_transport **ret, struct er_comm *comm, struct er_mesh *mesh,
+                    struct er_error *err)
+{
+    ER_CLEANUP(close_tcp_cleanup) struct er_transport *t = calloc(1, sizeof(*t));
+    size_t size = (size_t)comm->size;
+    int rc;
+
+    if (!t)
+        return er_error_set(err, -ENOMEM, "TCP: out of memory");
+    t->comm = comm;
+    t->mesh = mesh;
+    t->lane = calloc(size, sizeof(*t->lane));
+    t->poll = calloc(2 * size, sizeof(*t->poll));
+    t->src = calloc(size, sizeof(*t->src));
+    if (!t->lane || !t->poll || !t->src)
+        return er_error_set(err, -ENOMEM, "TCP: out of memory");
+    rc = er_pool_new(&t->pool, size * RING_BYTES + GRAIN_BYTES, err);
+    if (rc < 0)
+        return rc;
+    t->block = er_pool_alloc(t->pool, GRAIN_BYTES, 4096);
+    for (int i = 0; i < comm->size; i++) {
+        t->lane[i].ring = er_pool_alloc(t->pool, RING_BYTES, 4096);
+        t->lane[i].fd = i == comm->rank ? -1 : er_mesh_fd(mesh, i, ER_MESH_DATA);
+    }
+    *ret = ER_TAKE(t);
+    return 0;
+}
+
+static struct er_segment part_of(const struct er_transport *t, int owner)
+{
+    struct er_segment s = er_algo_segment((size_t)t->op->desc.n, t->comm->size, owner);
+
+    return (struct er_segment){.begin = s.begin * t->width, .end = s.end * t->width};
+}
+
+static void plan_parted(struct er_transport *t)
+{
+    struct er_segment own = part_of(t, t->comm->rank);
+    char *buf = t->op->buf;
+
+    t->part = buf + own.begin;
+    t->part_n = own.end - own.begin;
+    for (int i = 0; i < t->comm->size; i++) {
+        struct er_segment theirs = part_of(t, i);
+        struct lane *l = &t->lane[i];
+
+        l->out_first = buf + theirs.begin;
+        l->out_first_n = l->in_second_n = theirs.end - theirs.begin;
+        l->in_second = buf + theirs.begin;
+        l->in_first_n = l->out_second_n = t->part_n;
+    }
+}
+
+/* Everybody's whole contribution to everybody. */
+static void plan_exchange(struct er_transport *t, const void *mine, size_t n)
+{
+    for (int i = 0; i < t->comm->size; i++) {
+        struct lane *l = &t->lane[i];
+
+        l->out_first = mine;
+        l->out_first_n = l->in_first_n = n;
+        if (!t->reduce_all)
+            l->in_first = (char *)t->op->buf + (size_t)i * n;
+    }
+    if (!t->reduce_all && n > 0 && t->lane[t->comm->rank].in_first != mine)
+        memmove(t->lane[t->comm->rank].in_first, mine, n);
+}
+
+static void plan_broadcast(struct er_transport *t, size_t n)
+{
+    int root = (int)t->op->desc.root;
+
+    for (int i = 0; i < t->comm->size; i++) {
+        t->lane[i].out_first = t->op->buf;
+        t->lane[i].out_first_n = root == t->comm->rank ? n : 0;
+        t->lane[i].in_first = t->op->buf;
+        t->lane[i].in_first_n = root == i ? n : 0;
+    }
+}
+
+static void begin_tcp(struct er_transport *t, const struct er_op *op)
+{
+    size_t bytes = er_op_bytes(&op->desc);
+    bool reducing = op->desc.kind == ER_OP_ALL_REDUCE;
+    bool parted = reducing && bytes > ER_SMALL_BYTES / (size_t)t->comm->size;
+
+    t->op = op;
+    t->width = er_dtype_size((enum er_dtype)op->desc.dtype);
+    t->reduce_all = reducing && !parted;
+    t->part = NULL;
+    t->part_n = t->reduced = 0;
+    t->whole_reduced = !t->reduce_all;
+    for (int i = 0; i < t->comm->size; i++) {
+        struct lane *l = &t->lane[i];
+        struct lane fresh = {.fd = l->fd, .closed = l->closed, .ring = l->ring};
+
+        *l = fresh;
+    }
+    if (parted)
+        plan_parted(t);
+    else if (op->desc.kind == ER_OP_BROADCAST)
+        plan_broadcast(t, bytes);
+    else
+        plan_exchange(t, op->mine ? op->mine : op->buf, bytes);
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t out_total(const struct lane *l)
+{
+    return DESC_BYTES + l->out_first_n + l->out_second_n;
+}
+
+static size_t in_total(const struct lane *l)
+{
+    return DESC_BYTES + l->in_first_n + l->in_second_n;
+}
+
+/* How far we may send: the second stream only as far as it is reduced. */
+static size_t out_limit(const struct er_transport *t, const struct lane *l)
+{
+    return DESC_BYTES + l->out_first_n + smaller(l->out_second_n, t->reduced);
+}
+
+/* How far we may receive: the ring holds RING_BYTES that are not yet reduced. */
+static size_t in_limit(const struct er_transport *t, const struct lane *l)
+{
+    if (l->in_first || l->in_first_n <= t->reduced + RING_BYTES)
+        return in_total(l);
+    return DESC_BYTES + t->reduced + RING_BYTES;
+}
+
+static void add_iov(struct iovec *iov, int *n, const char *base, size_t from, size_t to)
+{
+    if (to > from) {
+        iov[(*n)++] = (struct iovec){.iov_base = (void *)(uintptr_t)(base + from),
+                                     .iov_len = smaller(to - from, CALL_BYTES)};
+    }
+}
+
+/* Bytes [from, to) of a range that begins at `start`, relative to it. */
+static size_t inside(size_t at, size_t start, size_t n)
+{
+    return at <= start ? 0 : smaller(at - start, n);
+}
+
+static bool would_block(void)
+{
+    return errno == EAGAIN || errno == EINTR;
+}
+
+static bool send_some(struct er_transport *t, struct lane *l)
+{
+    size_t to = out_limit(t, l), second = DESC_BYTES + l->out_first_n;
+    struct iovec iov[3];
+    struct msghdr msg = {.msg_iov = iov};
+    int iov_n = 0;
+    ssize_t n;
+
+    if (l->fd < 0 || l->closed || l->sent >= to)
+        return false;
+    add_iov(iov, &iov_n, (const char *)&t->op->desc, inside(l->sent, 0, DESC_BYTES), DESC_BYTES);
+    add_iov(iov, &iov_n, l->out_first, inside(l->sent, DESC_BYTES, l->out_first_n), l->out_first_n);
+    if (iov_n == 0 || l->out_first_n <= CALL_BYTES) /* what was cut must come before the second */
+        add_iov(iov, &iov_n, t->part, inside(l->sent, second, l->out_second_n), to - second);
+    msg.msg_iovlen = (size_t)iov_n;
+    n = sendmsg(l->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n <= 0) {
+        l->closed |= n < 0 && !would_block();
+        return false;
+    }
+    l->sent += (size_t)n;
+    return true;
+}
+
+/* Where bytes of the first stream go: in place, or the free stretch of the ring. */
+static void add_in_first(struct iovec *iov, int *iov_n, const struct lane *l, size_t to)
+{
+    size_t from = inside(l->got, DESC_BYTES, l->in_first_n);
+
+    if (l->in_first) {
+        add_iov(iov, iov_n, l->in_first, from, to);
+    } else {
+        size_t at = from % RING_BYTES, room = RING_BYTES - at;
+
+        add_iov(iov, iov_n, l->ring + at, 0, smaller(to - from, room));
+    }
+}
+
+static int compare(struct er_transport *t, struct lane *l, struct er_error *err)
+{
+    l->checked = true;
+    return er_op_agree(&t->op->desc, t->comm->rank, &l->desc, (int)(l - t->lane), err);
+}
+
+static int receive_some(struct er_transport *t, struct lane *l, bool *moved, struct er_error *err)
+{
+    size_t to = in_limit(t, l), second = DESC_BYTES + l->in_first_n;
+    struct iovec iov[2];
+    struct msghdr msg = {.msg_iov = iov};
+    int iov_n = 0;
+    ssize_t n;
+
+    if (l->fd < 0 || l->closed || l->got >= to)
+        return 0;
+    add_iov(iov, &iov_n, (const char *)&l->desc, inside(l->got, 0, DESC_BYTES), DESC_BYTES);
+    if (l->got < second)
+        add_in_first(iov, &iov_n, l, smaller(to, second) - DESC_BYTES);
+    else
+        add_iov(iov, &iov_n, l->in_second, l->got - second, to - second);
+    msg.msg_iovlen = (size_t)iov_n;
+    n = recvmsg(l->fd, &msg, MSG_DONTWAIT);
+    if (n <= 0) {
+        l->closed |= n == 0 || !would_block();
+        return 0;
+    }
+    l->got += (size_t)n;
+    *moved = true;
+    return !l->checked && l->got >= DESC_BYTES ? compare(t, l, err) : 0;
+}
+
+static void reduce_block(struct er_transport *t, char *home, size_t ring_at, size_t n)
+{
+    for (int i = 0; i < t->comm->size; i++)
+        t->src[i] = i == t->comm->rank ? home : t->lane[i].ring + ring_at;
+    er_algo_reduce(t->block, t->src, t->comm->size, n / t->width, (enum er_dtype)t->op->desc.dtype,
+                   (enum er_reduce)t->op->desc.reduce);
+    memcpy(home, t->block, n);
+}
+
+/* What has come from all peers, in whole elements. */
+static size_t contributed(const struct er_transport *t)
+{
+    size_t n = t->part_n;
+
+    for (int i = 0; i < t->comm->size; i++)
+        if (i != t->comm->rank)
+            n = smaller(n, inside(t->lane[i].got, DESC_BYTES, t->part_n));
+    return n / t->width * t->width;
+}
+
+static bool reduce_some(struct er_transport *t)
+{
+    size_t to = contributed(t), from = t->reduced;
+
+    if (to < t->part_n)
+        to -= to % GRAIN_BYTES;
+    while (t->reduced < to) {
+        size_t n = smaller(to - t->reduced, GRAIN_BYTES - t->reduced % GRAIN_BYTES);
+
+        reduce_block(t, t->part + t->reduced, t->reduced % RING_BYTES, n);
+        t->reduced += n;
+    }
+    return t->reduced > from;
+}
+
+static void reduce_whole(struct er_transport *t)
+{
+    size_t bytes = er_op_bytes(&t->op->desc);
+
+    for (size_t at = 0; at < bytes; at += GRAIN_BYTES)
+        reduce_block(t, (char *)t->op->buf + at, at, smaller(bytes - at, GRAIN_BYTES));
+    t->whole_reduced = true;
+}
+
+static bool lane_done(const struct lane *l)
+{
+    return l->fd < 0 || (l->sent == out_total(l) && l->got == in_total(l));
+}
+
+static int step_tcp(struct er_transport *t, struct er_error *err)
+{
+    bool moved = false, lanes_done = true;
+
+    for (int i = 0; i < t->comm->size; i++)
+        moved |= send_some(t, &t->lane[i]);
+    for (int i = 0; i < t->comm->size; i++) {
+        int rc = receive_some(t, &t->lane[i], &moved, err);
+
+        if (rc < 0)
+            return rc;
+        lanes_done = lanes_done && lane_done(&t->lane[i]);
+    }
+    if (t->part_n > 0)
+        moved |= reduce_some(t);
+    if (lanes_done && t->reduced == t->part_n) {
+        if (!t->whole_reduced)
+            reduce_whole(t);
+        return 0;
+    }
+    return moved ? ER_STEP_MOVED : ER_STEP_BLOCKED;
+}
+
+static bool needs_tcp(const struct er_transport *t, int peer)
+{
+    return !lane_done(&t->lane[peer]);
+}
+
+static void wait_tcp(struct er_transport *t, uint64_t us)
+{
+    nfds_t n = 0;
+
+    for (int i = 0; i < t->comm->size; i++) {
+        const struct lane *l = &t->lane[i];
+        short events = 0;
+
+        if (l->fd < 0)
+            continue;
+        if (l->sent < out_limit(t, l))
+            events |= POLLOUT;
+        if (l->got < in_limit(t, l))
+            events |= POLLIN;
+        if (!l->closed && events)
+            t->poll[n++] = (struct pollfd){.fd = l->fd, .events = events};
+        if (er_mesh_peer(t->mesh, i)->life == ER_MESH_ALIVE)
+            t->poll[n++] =
+                (struct pollfd){.fd = er_mesh_fd(t->mesh, i, ER_MESH_CONTROL), .events = POLLIN};
+    }
+    poll(t->poll, n, er_poll_ms(0, us));
+}
+
+const struct er_transport_ops er_host_tcp_ops = {
+    .open = open_tcp,
+    .begin = begin_tcp,
+    .step = step_tcp,
+    .needs = needs_tcp,
+    .wait = wait_tcp,
+    .close = close_tcp,
+};

@@ -1,0 +1,79 @@
+#include "tests/lib/comm_ranks.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/lib/tap.h"
+
+enum { GENERATION = 1 };
+
+pid_t fork_rank(struct er_fake_world *world, const struct ranks *ranks, int rank, rank_fn fn)
+{
+    pid_t pid;
+
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0) {
+        struct rank r = {
+            .rank = rank, .size = ranks->size_n, .transport = ranks->transport_of, .world = world};
+
+        r.ctx = er_fake_ctx(world, rank, ranks->size_n, ranks->nodes_apart ? ranks->size_n : 1,
+                            GENERATION);
+        fn(&r);
+        er_close(r.ctx);
+        exit(0);
+    }
+    er_tap_require(pid > 0);
+    return pid;
+}
+
+void run_ranks(const struct ranks *ranks, rank_fn fn)
+{
+    struct er_fake_world *world = er_fake_world_new();
+    pid_t pid[ER_FAKE_RANKS_MAX];
+
+    for (int i = 0; i < ranks->size_n; i++)
+        pid[i] = fork_rank(world, ranks, i, fn);
+    for (int i = 0; i < ranks->size_n; i++) {
+        int status = -1;
+
+        waitpid(pid[i], &status, 0);
+        if (!er_tap_check(WIFEXITED(status) && WEXITSTATUS(status) == 0))
+            er_tap_note("rank %d ended with status 0x%x", i, (unsigned)status);
+    }
+    er_fake_world_free(world);
+}
+
+void run_both(int size_n, rank_fn fn)
+{
+    run_ranks(&(struct ranks){.size_n = size_n, .transport_of = ER_TRANSPORT_SHM}, fn);
+    run_ranks(&(struct ranks){.size_n = size_n, .transport_of = ER_TRANSPORT_TCP}, fn);
+}
+
+struct er_comm *rank_open(struct rank *r, const struct er_comm_opts *opts)
+{
+    struct er_comm_opts mine = opts ? *opts : (struct er_comm_opts){0};
+    struct er_error err = ER_ERROR_INIT;
+    struct er_comm *comm = NULL;
+
+    if (mine.transport == ER_TRANSPORT_AUTO)
+        mine.transport = r->transport;
+    if (!mine.open_timeout_us)
+        mine.open_timeout_us = RANK_WAIT_US;
+    RANK_OK(er_comm_open(&comm, r->ctx, &mine, &err), err);
+    RANK_OK(er_comm_wait_ready(comm, &err), err);
+    return comm;
+}
+
+void rank_meet(struct rank *r, const char *name)
+{
+    struct er_error err = ER_ERROR_INIT;
+
+    RANK_OK(er_barrier(r->ctx, name, RANK_WAIT_US, &err), err);
+}
+
+void rank_next_generation(struct rank *r)
+{
+    rank_meet(r, "next-generation");
+    er_fake_move(r->ctx, r->rank, r->size, er_world(r->ctx)->generation + 1);
+}

@@ -1,0 +1,58 @@
+#pragma once
+/*
+ * Ranks of one communicator as forked processes on the double of libelastic. A rank that finds
+ * something wrong says so and exits with 1; run_ranks() makes that a failure of the case.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/types.h>
+
+#include "runtime/comm.h"
+#include "tests/lib/fake_world.h"
+
+#define RANK_WAIT_US 20000000ull /* a backstop */
+
+struct rank {
+    int rank, size;
+    enum er_comm_transport transport; /* for communicators that do not say */
+    struct er_ctx *ctx;
+    struct er_fake_world *world;
+};
+
+struct ranks {
+    int size_n;
+    enum er_comm_transport transport_of;
+    bool nodes_apart; /* each rank on a node of its own */
+};
+
+typedef void (*rank_fn)(struct rank *r);
+
+/* Fork, run, wait; each rank must exit with 0. */
+void run_ranks(const struct ranks *ranks, rank_fn fn);
+/* With shared memory, then with TCP. */
+void run_both(int size_n, rank_fn fn);
+/* One rank as a child, which exits with 0 when `fn` returns. */
+pid_t fork_rank(struct er_fake_world *world, const struct ranks *ranks, int rank, rank_fn fn);
+
+/* Opened and ready, or the rank fails. `opts` may be NULL. */
+struct er_comm *rank_open(struct rank *r, const struct er_comm_opts *opts);
+void rank_meet(struct rank *r, const char *name);
+/* Meet, then move on to the next generation. */
+void rank_next_generation(struct rank *r);
+
+#define RANK_REQUIRE(cond)                                                                         \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            printf("# %s:%d: not true: %s\n", __FILE__, __LINE__, #cond);                          \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#define RANK_OK(call, err)                                                                         \
+    do {                                                                                           \
+        if ((call) != 0) {                                                                         \
+            printf("# %s:%d: %s: %s\n", __FILE__, __LINE__, #call, (err).text);                    \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
