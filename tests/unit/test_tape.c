@@ -118,6 +118,54 @@ Test(tape, hooks_come_once_each_in_backward_order)
     close_net(&net);
 }
 
+/* An operation that notes when the gradient of each of its inputs is made: 10 + input. */
+static struct net *watched;
+
+static int infer_watch(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
+                       struct er_error *err)
+{
+    *ret_out = er_shape_1d(1);
+    return 0;
+}
+
+static void forward_watch(const struct er_node *node)
+{
+    node->out->value[0] = node->in[0]->value[0] + node->in[1]->value[0];
+}
+
+static void backward_watch_0(const struct er_node *node, float beta)
+{
+    on_leaf(watched, 10);
+}
+
+static void backward_watch_1(const struct er_node *node, float beta)
+{
+    on_leaf(watched, 11);
+}
+
+static const struct er_tape_op watch = {.name = "watch",
+                                        .inputs_n = 2,
+                                        .infer = infer_watch,
+                                        .forward = forward_watch,
+                                        .backward = {backward_watch_0, backward_watch_1}};
+
+Test(tape, a_hook_comes_before_work_that_does_not_concern_it)
+{
+    struct net net;
+    struct er_tensor *h, *y;
+
+    open_net(&net, (const size_t[]){4, 4, 3}, 2, ER_OPTIM_SGD);
+    watched = &net;
+    h = linear(&net, input(&net, 6, 4, data), 0);
+    cr_assert_eq(er_tape_apply(net.tape, &watch,
+                               (struct er_tensor *[]){h, er_tape_param(net.tape, 3)}, NULL, &y,
+                               NULL),
+                 0);
+    cr_assert_eq(er_tape_backward(net.tape, y, NULL), 0);
+    expect_events(&net, (const size_t[]){11, 3, 10, 1, 0}, 5);
+    close_net(&net);
+}
+
 Test(tape, a_parameter_used_twice_is_final_after_its_first_use)
 {
     struct net net;
