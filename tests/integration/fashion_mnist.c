@@ -1,0 +1,221 @@
+/* The example as a program of its own, a world of one, on a small made-up data set. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "tests/lib/proc.h"
+#include "tests/lib/tap.h"
+#include "tests/lib/tempdir.h"
+#include "tests/lib/wait.h"
+
+enum { TRAIN = 640, TEST = 100, PIXELS = 784, ARGS_MAX = 24 };
+
+static char root[ER_TEST_PATH_MAX], cache_env[ER_TEST_PATH_MAX + 32];
+
+static void write_idx(const char *name, const void *header, size_t header_n, const void *data,
+                      size_t n)
+{
+    char path[ER_TEST_PATH_MAX + 64];
+    gzFile gz;
+
+    snprintf(path, sizeof(path), "%s/%s", root, name);
+    gz = gzopen(path, "wb1");
+    er_tap_require(gz && gzwrite(gz, header, (unsigned)header_n) == (int)header_n);
+    er_tap_require(gzwrite(gz, data, (unsigned)n) == (int)n && gzclose(gz) == Z_OK);
+}
+
+/* Class c is a bright band of rows from 2c on, with some speckle. */
+static void write_part(const char *prefix, uint32_t count)
+{
+    static uint8_t images[TRAIN][PIXELS], labels[TRAIN];
+    uint8_t header[16] = {0, 0,  8, 3, 0, 0, (uint8_t)(count >> 8), (uint8_t)count, 0, 0,
+                          0, 28, 0, 0, 0, 28};
+    char name[64];
+
+    for (uint32_t i = 0; i < count; i++) {
+        labels[i] = (uint8_t)(i * 7 % 10);
+        for (uint32_t p = 0; p < PIXELS; p++)
+            images[i][p] = (uint8_t)((p / 28 / 2 == labels[i] ? 150 : 0) + (i * 31 + p * 17) % 97);
+    }
+    snprintf(name, sizeof(name), "%s-images-idx3-ubyte.gz", prefix);
+    write_idx(name, header, 16, images, (size_t)count * PIXELS);
+    header[3] = 1;
+    snprintf(name, sizeof(name), "%s-labels-idx1-ubyte.gz", prefix);
+    write_idx(name, header, 8, labels, count);
+}
+
+static void make_data(void)
+{
+    er_test_tempdir(root);
+    snprintf(cache_env, sizeof(cache_env), "XDG_CACHE_HOME=%s/cache", root);
+    write_part("train", TRAIN);
+    write_part("t10k", TEST);
+}
+
+/* `checkpoints`: a folder below the test's, or NULL for none. `more` ends with NULL. */
+static void start(struct er_test_proc *p, const char *checkpoints, const char *const *more)
+{
+    const char *argv[ARGS_MAX] = {er_test_bin("examples/fashion_mnist"),
+                                  "--data",
+                                  root,
+                                  "--batch=32",
+                                  "--epochs=3",
+                                  "--log-steps=1",
+                                  "--exact-log"};
+    char dir_env[2 * ER_TEST_PATH_MAX] = "ELASTIC_CHECKPOINT_DIR";
+    const char *env[] = {cache_env, "ELASTIC_SOCKET", dir_env, NULL};
+    size_t n = 7;
+
+    for (size_t i = 0; more && more[i] && n + 1 < ARGS_MAX; i++)
+        argv[n++] = more[i];
+    if (checkpoints)
+        snprintf(dir_env, sizeof(dir_env), "ELASTIC_CHECKPOINT_DIR=%s/%s", root, checkpoints);
+    er_test_start(p, argv, env);
+}
+
+static void run(struct er_test_proc *p, const char *checkpoints, const char *const *more, int want)
+{
+    start(p, checkpoints, more);
+    er_tap_require(er_test_wait_exit(p, ER_TEST_DEADLINE_MS));
+    if (!er_tap_check(er_test_exit_code(p) == want))
+        er_tap_note("%s", er_test_err(p));
+}
+
+/* The part of a run's output from step `step` on. */
+static const char *from_step(const struct er_test_proc *p, unsigned step)
+{
+    char text[32];
+    const char *at;
+
+    snprintf(text, sizeof(text), "step=%u loss=", step);
+    at = strstr(er_test_out(p), text);
+    er_tap_require(at);
+    return at;
+}
+
+static void equal_runs_give_equal_losses(void)
+{
+    struct er_test_proc first, second;
+
+    make_data();
+    run(&first, NULL, NULL, 0);
+    run(&second, NULL, NULL, 0);
+    er_tap_check(strstr(er_test_out(&first), "step=60 loss="));
+    er_tap_check(strstr(er_test_out(&first), "\naccuracy=1.0000 loss="));
+    er_tap_check(strcmp(er_test_out(&first), er_test_out(&second)) == 0);
+    er_test_done(&first);
+    er_test_done(&second);
+    er_test_rmtree(root);
+}
+
+static bool is_step_line(const char *line)
+{
+    return strncmp(line, "step=", 5) == 0 || strncmp(line, "accuracy=", 9) == 0;
+}
+
+/* Lines of steps and results only: where a run saves depends on where it began. */
+static char *results_from(const struct er_test_proc *p, unsigned step)
+{
+    char *text = strdup(from_step(p, step)), *kept = calloc(1, strlen(text) + 2), *save = NULL;
+
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        if (is_step_line(line)) {
+            strcat(kept, line);
+            strcat(kept, "\n");
+        }
+    }
+    free(text);
+    return kept;
+}
+
+static void a_killed_run_goes_on_bit_for_bit(void)
+{
+    /* 800 steps, so that the kill comes long before the end */
+    static const char *const more[] = {"--epochs=40", "--checkpoint-steps=20", NULL};
+    struct er_test_proc whole, killed, resumed;
+    char *want, *got;
+    const char *at;
+    unsigned step;
+
+    make_data();
+    run(&whole, "whole", more, 0);
+    start(&killed, "killed", more);
+    er_tap_require(er_test_wait_out(&killed, "step=42 ", ER_TEST_DEADLINE_MS));
+    kill(killed.pid, SIGKILL);
+    er_tap_require(er_test_wait_exit(&killed, ER_TEST_DEADLINE_MS));
+    er_tap_check(er_test_exit_code(&killed) == 128 + SIGKILL);
+    run(&resumed, "killed", more, 0);
+    er_tap_check(strstr(er_test_out(&resumed), "resumed from"));
+    at = strstr(er_test_out(&resumed), "\nstep=");
+    er_tap_require(at && sscanf(at, "\nstep=%u", &step) == 1 && step > 40);
+    want = results_from(&whole, step);
+    got = results_from(&resumed, step);
+    if (!er_tap_check(strcmp(want, got) == 0))
+        er_tap_note("want:\n%sgot:\n%s", want, got);
+    free(want);
+    free(got);
+    er_test_done(&whole);
+    er_test_done(&killed);
+    er_test_done(&resumed);
+    er_test_rmtree(root);
+}
+
+static void failures_are_one_line_and_exit_code_1(void)
+{
+    static const struct {
+        const char *args[3], *text;
+    } table[] = {
+        {{"--data=/nonexistent"}, "install the Debian package dataset-fashion-mnist"},
+        {{"--epochs=0"}, "--epochs: "},
+        {{"--batch=x"}, "--batch: "},
+        {{"--lr=-1"}, "--lr: "},
+        {{"--seed"}, "'--seed': "},
+        {{"--sed", "1"}, "'--sed': "},
+        {{"stray"}, "'stray': "},
+    };
+    struct er_test_proc p;
+
+    make_data();
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        const char *text;
+
+        start(&p, NULL, table[i].args);
+        er_tap_require(er_test_wait_exit(&p, ER_TEST_DEADLINE_MS));
+        er_tap_check(er_test_exit_code(&p) == 1);
+        text = er_test_err(&p);
+        if (!er_tap_check(strstr(text, table[i].text) &&
+                          strchr(text, '\n') == text + strlen(text) - 1))
+            er_tap_note("%s: %s", table[i].args[0], text);
+        er_test_done(&p);
+    }
+    er_test_rmtree(root);
+}
+
+static void a_truncated_file_is_named(void)
+{
+    char path[ER_TEST_PATH_MAX + 64];
+    struct er_test_proc p;
+
+    make_data();
+    snprintf(path, sizeof(path), "%s/train-images-idx3-ubyte.gz", root);
+    er_tap_require(truncate(path, 5000) == 0);
+    run(&p, NULL, NULL, 1);
+    er_tap_check(strstr(er_test_err(&p), path) && strstr(er_test_err(&p), "truncated"));
+    er_test_done(&p);
+    er_test_rmtree(root);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct er_tap_case cases[] = {
+        {"equal_runs_give_equal_losses", equal_runs_give_equal_losses, 0},
+        {"a_killed_run_goes_on_bit_for_bit", a_killed_run_goes_on_bit_for_bit, 0},
+        {"failures_are_one_line_and_exit_code_1", failures_are_one_line_and_exit_code_1, 0},
+        {"a_truncated_file_is_named", a_truncated_file_is_named, 0},
+    };
+
+    return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
