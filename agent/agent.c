@@ -1,0 +1,446 @@
+#include "agent/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "agent/agent_internal.h"
+#include "agent/exit_codes.h"
+#include "agent/report.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "rendezvous/store_mem.h"
+
+#define CONNS_A_WORKER 4 /* a worker's own, its helpers' and some that linger */
+#define CONNS_BASE     64
+#define DISPATCHES_MAX 10000 /* of the driver in one step: a bound for the case of our own bug */
+#define LAST_SWEEP_US  (60 * ER_US_PER_S)
+#define DROPS_FIRST_US (1 * ER_US_PER_S)
+
+static void agent_done(struct er_agent *agent)
+{
+    er_ctlserver_free(agent->workers_server);
+    er_ctlserver_free(agent->status_server);
+    er_agent_drop_requests(agent);
+    er_barriers_free(agent->barriers);
+    er_group_free(agent->group);
+    er_source_free(agent->driver_source);
+    er_driver_free(agent->driver);
+    if (agent->store)
+        agent->store->ops->free(agent->store);
+    if (agent->loop)
+        er_console_done(&agent->console);
+    er_loop_free(agent->loop);
+    er_events_close(&agent->events);
+    er_statedir_close(&agent->state);
+    er_cleanup_fd(&agent->port_fd);
+    er_cleanup_fd(&agent->null_fd);
+    free(agent->log_dir);
+    free(agent->tail);
+    free(agent->cause_log_dir);
+}
+
+static int open_logs(struct er_agent *agent, struct er_error *err)
+{
+    const struct er_config *c = agent->config;
+    int rc;
+
+    if (!c->log.dir)
+        return 0;
+    if (asprintf(&agent->log_dir, "%s/%s", c->log.dir, c->name) < 0) {
+        agent->log_dir = NULL;
+        return er_error_set(err, -ENOMEM, "log.dir: out of memory");
+    }
+    rc = er_mkdir_all(agent->log_dir, 0755, err);
+    if (!rc)
+        rc = er_events_open(&agent->events, agent->log_dir, c->name, c->node.id, agent->hostname,
+                            err);
+    return rc ? er_error_wrap(err, rc, "log.dir") : 0;
+}
+
+static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
+{
+    const char *dir = agent->config->checkpoint.dir;
+    int rc;
+
+    if (!dir)
+        return 0;
+    rc = er_mkdir_all(dir, 0755, err);
+    if (!rc && access(dir, W_OK | X_OK) < 0)
+        rc = er_error_errno(err, "write to '%s'", dir);
+    return rc ? er_error_wrap(err, rc, "checkpoint.dir") : 0;
+}
+
+/* Folders and files; every failure here is exit 73. */
+static int open_files(struct er_agent *agent, struct er_error *err)
+{
+    int rc = open_logs(agent, err);
+
+    if (!rc)
+        rc = open_checkpoint_dir(agent, err);
+    if (!rc)
+        rc = er_statedir_open(&agent->state, agent->config->name, err);
+    if (!rc && er_guard_owns_dir(agent->guard, agent->state.path) < 0)
+        er_log(ER_LOG_WARNING, "the guard cannot be told of the state folder",
+               ER_STR("path", agent->state.path));
+    return rc ? rc : er_statedir_socket(&agent->state, "workers.sock", agent->socket, err);
+}
+
+static int open_servers(struct er_agent *agent, struct er_error *err)
+{
+    unsigned conns = CONNS_BASE + CONNS_A_WORKER * agent->config->nproc;
+    char path[ER_STATE_PATH_MAX];
+    int rc = er_statedir_socket(&agent->state, "agent.sock", path, err);
+
+    if (!rc)
+        rc = er_ctlserver_new(&agent->workers_server, agent->loop, agent->socket, conns,
+                              er_agent_on_request, agent, err);
+    if (!rc)
+        rc = er_ctlserver_new(&agent->status_server, agent->loop, path, CONNS_BASE,
+                              er_agent_on_status, agent, err);
+    return rc;
+}
+
+static int open_loop(struct er_agent *agent, struct er_error *err)
+{
+    int rc = er_loop_new(&agent->loop, err);
+
+    if (rc)
+        return rc;
+    er_console_init(&agent->console, agent->loop);
+    agent->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (agent->null_fd < 0)
+        return er_error_errno(err, "open /dev/null");
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+        return er_error_errno(err, "become a subreaper");
+    return er_agent_watch_signals(agent, err);
+}
+
+static uint64_t boot_id_hash(void)
+{
+    struct er_buf text;
+    struct er_digest digest = {0};
+
+    er_buf_init(&text, 256);
+    if (er_file_read("/proc/sys/kernel/random/boot_id", &text, NULL) == 0)
+        digest = er_hash(text.data, text.len);
+    er_buf_done(&text);
+    return digest.lo;
+}
+
+static void on_driver_readable(void *user, uint32_t events)
+{
+    /* The step after every event dispatches the driver. */
+}
+
+static void fill_times(const struct er_config *c, struct er_driver_opts *o)
+{
+    o->restart_max = c->restart.max;
+    o->restart_window_us = c->restart.window_us;
+    o->backoff_initial_us = c->restart.backoff_initial_us;
+    o->backoff_max_us = c->restart.backoff_max_us;
+    o->join_timeout_us = c->rendezvous.join_timeout_us;
+    o->last_call_us = c->rendezvous.last_call_timeout_us;
+    o->exit_timeout_us = c->rendezvous.exit_timeout_us;
+    o->lease_ttl_us = c->rendezvous.lease_ttl_us;
+    o->death_grace_us = c->rendezvous.death_grace_us;
+    o->replacement_wait_us = c->rendezvous.replacement_wait_us;
+    o->stop_grace_us = c->stop.grace_us;
+}
+
+static void on_verdict(void *user, const struct er_verdict *verdict)
+{
+    struct er_agent *agent = user;
+
+    agent->verdict = *verdict;
+    agent->done = true;
+    agent->duration_us = er_now_us() - agent->started_us;
+}
+
+static int open_driver(struct er_agent *agent, struct er_error *err)
+{
+    const struct er_config *c = agent->config;
+    const char *address = c->node.address && strcmp(c->node.address, "auto") != 0
+                              ? c->node.address
+                              : "127.0.0.1"; /* the embedded store knows one node */
+    struct er_driver_opts o = {
+        .slots = (int)c->nproc,
+        .preferred_rank = c->node.rank,
+        .min_nodes = c->nnodes_min,
+        .max_nodes = c->nnodes_max,
+        .boot_id_hash = boot_id_hash(),
+        .now_us = er_now_us(),
+    };
+    const struct er_driver_callbacks callbacks = {er_agent_on_start, er_agent_on_stop, on_verdict,
+                                                  er_agent_on_note};
+    ER_CLEANUP(er_cleanup_free) char *spec = NULL;
+    int rc = er_config_spec_text(c, &spec, err);
+
+    if (rc)
+        return rc;
+    snprintf(o.job, sizeof(o.job), "%s", c->name);
+    snprintf(o.node_id, sizeof(o.node_id), "%s", c->node.id);
+    snprintf(o.host, sizeof(o.host), "%s", agent->hostname);
+    snprintf(o.prefix, sizeof(o.prefix), "%s", c->rendezvous.prefix);
+    snprintf(o.address, sizeof(o.address), "%s", address);
+    fill_times(c, &o);
+    o.spec = spec;
+    if (getrandom(&o.incarnation, sizeof(o.incarnation), 0) < 0 ||
+        getrandom(&o.seed, sizeof(o.seed), 0) < 0)
+        return er_error_errno(err, "get random numbers");
+    rc = er_store_mem_new(&agent->store, err);
+    if (!rc)
+        rc = er_driver_new(&agent->driver, agent->store, &o, &callbacks, agent, err);
+    if (!rc)
+        rc = er_barriers_new(&agent->barriers, agent->driver, err);
+    if (!rc && er_driver_fd(agent->driver) >= 0)
+        rc = er_loop_io(agent->loop, er_driver_fd(agent->driver), EPOLLIN, ER_PRIORITY_IO,
+                        on_driver_readable, agent, &agent->driver_source, err);
+    if (!rc)
+        er_agent_take_port(agent);
+    er_digest_format(er_hash(spec, strlen(spec)), agent->config_digest);
+    return rc;
+}
+
+static bool backend_is_here(const struct er_config *c, struct er_error *err)
+{
+    if (c->nnodes_max == 1 &&
+        (c->rendezvous.backend == ER_BACKEND_AUTO ||
+         c->rendezvous.backend == ER_BACKEND_EMBEDDED) &&
+        c->rendezvous.endpoints.n == 0)
+        return true;
+    er_error_set(err, ER_E_UNSUPPORTED,
+                 "rendezvous: this build has the embedded store only, which serves one node: no "
+                 "endpoints, no nnodes above 1");
+    return false;
+}
+
+static bool has_logs(const struct er_config *c)
+{
+    return c->log.dir || c->log.tee.all || c->log.tee.n;
+}
+
+/* 0, or the exit code with the text in `err`. */
+static int agent_open(struct er_agent *agent, char **environ_, struct er_error *err)
+{
+    const struct er_config *c = agent->config;
+
+    if (!backend_is_here(c, err))
+        return ER_CODE_CONFIG;
+    if (gethostname(agent->hostname, sizeof(agent->hostname) - 1) < 0)
+        strcpy(agent->hostname, "localhost");
+    if (open_files(agent, err))
+        return err->code == -ENOMEM ? ER_CODE_OSERR : ER_CODE_CANTCREAT;
+    if (open_loop(agent, err) || open_servers(agent, err) || open_driver(agent, err))
+        return ER_CODE_OSERR;
+    er_cgroup_init(&agent->cgroup);
+    if (has_logs(c))
+        agent->drops_us = er_now_us() + DROPS_FIRST_US;
+    agent->group_ctx = (struct er_group_context){
+        .config = c,
+        .loop = agent->loop,
+        .cgroup = &agent->cgroup,
+        .console = &agent->console,
+        .state_dir = agent->state.path,
+        .log_dir = agent->log_dir,
+        .socket = agent->socket,
+        .hostname = agent->hostname,
+        .inherited_env = (const char *const *)environ_,
+        .null_fd = agent->null_fd,
+    };
+    return 0;
+}
+
+static void step_driver(struct er_agent *agent, uint64_t now_us)
+{
+    if (agent->driver_source || er_driver_deadline(agent->driver) <= now_us)
+        er_driver_dispatch(agent->driver, now_us);
+    for (int i = 0; i < DISPATCHES_MAX && er_driver_pending(agent->driver); i++)
+        er_driver_dispatch(agent->driver, now_us);
+}
+
+static void step_recovery(struct er_agent *agent, uint64_t now_us)
+{
+    if (!agent->recovery.active || !agent->group ||
+        !er_recovery_step(&agent->recovery, agent->group, now_us))
+        return;
+    er_agent_event_recovered(agent);
+    if (agent->recovery.first_step_us) {
+        agent->uncounted_in_row = 0;
+        er_driver_progress(agent->driver, er_group_assignment(agent->group)->generation);
+    }
+}
+
+/* The one step: whatever happened, everybody gets the time and does what is due. */
+static void step(struct er_agent *agent)
+{
+    uint64_t now_us = er_now_us();
+
+    if (agent->group)
+        er_group_step(agent->group, now_us);
+    er_barriers_step(agent->barriers, now_us);
+    step_recovery(agent, now_us);
+    if (agent->group && now_us >= agent->drops_us)
+        er_agent_report_drops(agent, now_us);
+    step_driver(agent, now_us);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t next_deadline(const struct er_agent *agent, uint64_t now_us)
+{
+    uint64_t at = er_driver_deadline(agent->driver);
+
+    if (er_driver_pending(agent->driver))
+        return now_us;
+    at = earlier(at, er_barriers_deadline(agent->barriers));
+    at = earlier(at, agent->group ? agent->drops_us : ER_FOREVER);
+    at = earlier(at, agent->group ? er_group_deadline(agent->group) : ER_FOREVER);
+    return earlier(at, er_recovery_deadline(&agent->recovery, now_us));
+}
+
+static int run_until(struct er_agent *agent, uint64_t give_up_us, struct er_error *err)
+{
+    uint64_t now_us = er_now_us();
+
+    return er_loop_run(agent->loop, now_us, earlier(next_deadline(agent, now_us), give_up_us), err);
+}
+
+/* Until the verdict, and then until the last generation has gone. */
+static int agent_loop(struct er_agent *agent, struct er_error *err)
+{
+    uint64_t give_up_us = ER_FOREVER;
+    int rc = 0;
+
+    step(agent);
+    while (!rc && !agent->done) {
+        rc = run_until(agent, ER_FOREVER, err);
+        step(agent);
+    }
+    if (!rc && agent->group && !er_group_gone(agent->group)) {
+        er_group_stop(agent->group, er_now_us(), er_agent_grace(agent));
+        give_up_us = er_deadline_in(er_now_us(), agent->config->stop.grace_us + LAST_SWEEP_US);
+    }
+    while (!rc && agent->group && !er_group_gone(agent->group) && er_now_us() < give_up_us) {
+        rc = run_until(agent, give_up_us, err);
+        er_group_step(agent->group, er_now_us());
+    }
+    return rc;
+}
+
+static void count_others(const struct er_agent *agent, struct er_report *report)
+{
+    for (int i = 0; agent->group && i < er_group_size(agent->group); i++) {
+        const struct er_worker *w = er_group_worker(agent->group, i);
+
+        if (w->root_cause)
+            continue;
+        report->others_ok += w->judgement.outcome == ER_OUTCOME_OK;
+        report->others_failed += w->judgement.outcome == ER_OUTCOME_FAILED;
+        report->others_stopped += w->judgement.outcome == ER_OUTCOME_STOPPED;
+    }
+}
+
+static void print_report(struct er_agent *agent)
+{
+    const struct er_config *c = agent->config;
+    struct er_report report = {
+        .job = c->name,
+        .verdict = &agent->verdict,
+        .detailed = !c->program_form,
+        .when = agent->failed_ts[0] ? agent->failed_ts : NULL,
+        .duration_us = agent->duration_us,
+        .generation = er_driver_generation(agent->driver),
+        .restart_max = c->restart.max,
+        .tail = agent->tail,
+        .tail_is_traceback = agent->tail_is_traceback,
+        .log_dir = agent->cause_log_dir,
+    };
+    struct er_buf text;
+
+    count_others(agent, &report);
+    er_buf_init(&text, ER_REPORT_MAX);
+    if (er_report_format(&text, &report) == 0 && text.len > 0)
+        (void)er_console_write(&agent->console, 1, text.data, text.len);
+    er_buf_done(&text);
+}
+
+static void say_started(struct er_agent *agent, int argc, char **argv)
+{
+    struct er_buf list;
+    int rc;
+
+    if (agent->events.fd < 0)
+        return;
+    er_buf_init(&list, ER_EVENT_MAX / 2);
+    rc = er_buf_add_str(&list, "[");
+    for (int i = 0; !rc && i < argc; i++) {
+        rc = i ? er_buf_add_str(&list, ",") : 0;
+        if (!rc)
+            rc = er_json_quote(&list, argv[i], strlen(argv[i]));
+    }
+    if (rc || er_buf_add_str(&list, "]"))
+        er_buf_clear(&list);
+    er_event(&agent->events, "agent_started", ER_SEVERITY_INFO, 0, "The agent starts.",
+             ER_STR("version", ER_VERSION), ER_INT("pid", getpid()),
+             ER_JSON("argv", list.len ? er_buf_str(&list) : "[]"),
+             ER_STR("config_digest", agent->config_digest));
+    er_buf_done(&list);
+}
+
+static int finish(struct er_agent *agent, int rc, const struct er_error *err)
+{
+    int code = agent->verdict.exit_code;
+
+    if (rc) {
+        er_log(ER_LOG_ERROR, err->text);
+        return ER_CODE_SOFTWARE;
+    }
+    if (agent->own_exit_code && agent->verdict.kind == ER_VERDICT_STOPPED)
+        code = agent->own_exit_code;
+    er_agent_event_end(agent, code);
+    print_report(agent);
+    er_agent_status_end(agent, code);
+    return code;
+}
+
+int er_agent_run(const struct er_config *config, struct er_guard *guard, int argc, char **argv,
+                 char **environ_)
+{
+    struct er_agent agent = {
+        .config = config,
+        .guard = guard,
+        .started_us = er_now_us(),
+        .events.fd = -1,
+        .state.lock_fd = -1,
+        .null_fd = -1,
+        .port_fd = -1,
+        .drops_us = ER_FOREVER,
+    };
+    struct er_error err = ER_ERROR_INIT;
+    int code;
+
+    er_list_init(&agent.requests);
+    er_rfc3339(er_wall_us(), agent.started_ts);
+    code = agent_open(&agent, environ_, &err);
+    if (code) {
+        er_log(ER_LOG_ERROR, err.text);
+    } else {
+        say_started(&agent, argc, argv);
+        code = finish(&agent, agent_loop(&agent, &err), &err);
+    }
+    agent_done(&agent);
+    return code;
+}

@@ -1,0 +1,99 @@
+#pragma once
+/* The agent's parts, shared by the files that together make its one step function. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/agent.h"
+#include "agent/barrier.h"
+#include "agent/cgroup.h"
+#include "agent/console.h"
+#include "agent/ctlserver.h"
+#include "agent/events.h"
+#include "agent/group.h"
+#include "agent/recovery.h"
+#include "agent/statedir.h"
+#include "base/hash.h"
+#include "rendezvous/driver.h"
+
+#define ER_SIGNAL_MAX 65
+
+struct er_agent {
+    const struct er_config *config;
+    struct er_guard *guard;
+    char hostname[ER_HOST_TEXT_MAX];
+    uint64_t started_us;
+    char started_ts[32];
+
+    struct er_loop *loop;
+    struct er_statedir state;
+    struct er_events events;
+    struct er_console console;
+    struct er_cgroup cgroup;
+    char socket[ER_STATE_PATH_MAX]; /* ELASTIC_SOCKET */
+    char *log_dir;                  /* <log.dir>/<name>, owned; NULL: none */
+    int null_fd;
+
+    struct er_store *store;
+    struct er_driver *driver;
+    struct er_source *driver_source;
+    int port_fd, port; /* MASTER_PORT held ready; -1: none */
+
+    struct er_group_context group_ctx;
+    struct er_group *group; /* of the newest generation; NULL before the first */
+    bool stop_wanted;       /* the driver asked for this generation's end */
+    bool left_said, result_said;
+    unsigned uncounted_in_row;
+    struct er_recovery recovery;
+    uint64_t drops_us; /* next look at dropped log lines, ER_FOREVER when none were */
+
+    struct er_ctlserver *workers_server, *status_server;
+    struct er_barriers *barriers;
+    struct er_list requests; /* struct request of requests.c whose answer the driver owes */
+
+    int stop_signal; /* last signal that makes the agent stop; 0: none */
+    unsigned stop_signals;
+    uint64_t stop_signal_us;
+    uint64_t seen_us[ER_SIGNAL_MAX]; /* when each signal came last */
+
+    /* Kept for the summary: the failing worker's words outlive its generation. */
+    char *tail, *cause_log_dir; /* owned */
+    bool tail_is_traceback;
+    char failed_ts[32];
+
+    bool done;
+    struct er_verdict verdict;
+    char config_digest[ER_DIGEST_HEX_MAX];
+    int own_exit_code; /* of a failure of ours, 0: none */
+    struct er_error own_error;
+    uint64_t duration_us;
+};
+
+/* agent_worker.c: what the driver wants of the workers and what they do. */
+void er_agent_on_start(void *user, const struct er_assignment *a);
+void er_agent_on_stop(void *user, uint64_t generation, const char *reason);
+void er_agent_say_left(struct er_agent *agent);
+void er_agent_take_port(struct er_agent *agent);
+void er_agent_report_drops(struct er_agent *agent, uint64_t now_us);
+/* A failure of ours: stop everything, exit with `code`. */
+void er_agent_fail(struct er_agent *agent, int code, const struct er_error *err);
+
+/* agent_note.c: events. */
+void er_agent_on_note(void *user, const struct er_note *note);
+void er_agent_event_worker(struct er_agent *agent, struct er_worker *worker);
+void er_agent_event_recovered(struct er_agent *agent);
+void er_agent_event_end(struct er_agent *agent, int exit_code);
+const char *er_agent_outcome(const struct er_agent *agent);
+
+/* agent_signal.c */
+int er_agent_watch_signals(struct er_agent *agent, struct er_error *err);
+/* What is left of stop.grace after a second or third signal. */
+uint64_t er_agent_grace(const struct er_agent *agent);
+
+/* requests.c: what workers ask for. */
+void er_agent_on_request(void *user, struct er_ctlconn *conn, const struct er_ctl_msg *request);
+void er_agent_drop_requests(struct er_agent *agent);
+
+/* status.c */
+void er_agent_on_status(void *user, struct er_ctlconn *conn, const struct er_ctl_msg *request);
+/* To everybody who is connected to agent.sock: the last state, with the exit code. */
+void er_agent_status_end(struct er_agent *agent, int exit_code);

@@ -1,0 +1,241 @@
+/* The event file's lines: what the driver notes, workers' starts and ends, recoveries, the verdict.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/agent_internal.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#define MS(us) ((double)(us) / 1e3)
+
+typedef void (*note_fn)(struct er_agent *agent, const struct er_note *n);
+
+static void on_forming(struct er_agent *agent, const struct er_note *n)
+{
+    er_event(&agent->events, "generation_forming", ER_SEVERITY_INFO, n->generation,
+             "A generation is being formed.", ER_STR("reason", n->reason), ER_UINT("have", n->have),
+             ER_UINT("min", n->min), ER_UINT("max", n->max), ER_JSON("missing", "[]"));
+}
+
+static void on_sealed(struct er_agent *agent, const struct er_note *n)
+{
+    er_event(&agent->events, "generation_sealed", ER_SEVERITY_INFO, n->generation,
+             "A generation's members and ranks are fixed.", ER_STR("reason", n->reason),
+             ER_UINT("world_size", n->world_size), ER_UINT("nnodes", n->nnodes),
+             ER_JSON("added", "[]"), ER_JSON("removed", "[]"), ER_STR("master_addr", n->address),
+             ER_INT("master_port", agent->port), ER_NUM("duration_ms", MS(n->duration_us)));
+}
+
+static void on_joined(struct er_agent *agent, const struct er_note *n)
+{
+    er_event(&agent->events, "node_joined", ER_SEVERITY_INFO, n->generation, "A node joined.",
+             ER_STR("node", n->node), ER_STR("address", n->address), ER_UINT("slots", n->slots),
+             ER_STR("as", "member"));
+}
+
+static void on_left(struct er_agent *agent, const struct er_note *n)
+{
+    er_event(&agent->events, "node_left", ER_SEVERITY_INFO, n->generation, "A node left.",
+             ER_STR("node", n->node), ER_STR("reason", n->reason));
+}
+
+static void on_lost(struct er_agent *agent, const struct er_note *n)
+{
+    er_event(&agent->events, "node_lost", ER_SEVERITY_WARNING, n->generation, "A node was lost.",
+             ER_STR("node", n->node), ER_STR("reason", n->reason),
+             ER_NUM("detect_ms", MS(n->duration_us)));
+}
+
+/* A limit of UINT32_MAX or for ever is null in JSON. */
+static struct er_field limit_field(const char *key, bool none, uint64_t value)
+{
+    return none ? ER_JSON(key, "null") : ER_UINT(key, value);
+}
+
+static void restart_event(struct er_agent *agent, const struct er_note *n, const char *name,
+                          const char *msg)
+{
+    int rank = n->cause ? n->cause->rank : -1;
+    char what[ER_EXIT_TEXT_MAX] = "unknown";
+
+    if (n->cause)
+        er_exit_text(n->cause->kind, n->cause->code, n->cause->signal, what);
+    er_event(&agent->events, name, ER_SEVERITY_WARNING, n->generation, msg,
+             ER_UINT("used", n->used), limit_field("max", n->budget == UINT32_MAX, n->budget),
+             limit_field("window_s", n->window_us == ER_FOREVER, n->window_us / ER_US_PER_S),
+             ER_INT("cause_rank", rank), ER_STR("cause", what), ER_STR("reason", n->reason));
+    if (n->kind == ER_NOTE_RESTART_DENIED)
+        return; /* the summary tells it */
+    er_log(ER_LOG_WARNING, msg, ER_UINT("used", n->used),
+           limit_field("max", n->budget == UINT32_MAX, n->budget), ER_INT("rank", rank),
+           ER_STR("cause", what), ER_STR("reason", n->reason));
+}
+
+static void on_counted(struct er_agent *agent, const struct er_note *n)
+{
+    restart_event(agent, n, "restart_counted", "workers are restarted");
+}
+
+static void on_denied(struct er_agent *agent, const struct er_note *n)
+{
+    restart_event(agent, n, "restart_denied", "workers are not restarted");
+}
+
+void er_agent_on_note(void *user, const struct er_note *note)
+{
+    static const note_fn HANDLERS[] = {
+        [ER_NOTE_FORMING] = on_forming,       [ER_NOTE_SEALED] = on_sealed,
+        [ER_NOTE_NODE_JOINED] = on_joined,    [ER_NOTE_NODE_LEFT] = on_left,
+        [ER_NOTE_NODE_LOST] = on_lost,        [ER_NOTE_RESTART_COUNTED] = on_counted,
+        [ER_NOTE_RESTART_DENIED] = on_denied,
+    };
+    struct er_agent *agent = user;
+
+    if (!agent->events.run[0])
+        snprintf(agent->events.run, sizeof(agent->events.run), "%s", er_driver_run(agent->driver));
+    HANDLERS[note->kind](agent, note);
+}
+
+/* Last stderr lines as a JSON list of strings. */
+static void tail_json(struct er_buf *buf, const char *tail)
+{
+    int rc = er_buf_add_str(buf, "[");
+
+    for (bool first = true; !rc && *tail; first = false) {
+        size_t n = strcspn(tail, "\n");
+
+        if (!first)
+            rc = er_buf_add_str(buf, ",");
+        if (!rc)
+            rc = er_json_quote(buf, tail, n);
+        tail += n + (tail[n] == '\n');
+    }
+    if (rc || er_buf_add_str(buf, "]")) {
+        er_buf_clear(buf);
+        (void)er_buf_add_str(buf, "[]");
+    }
+}
+
+void er_agent_event_worker(struct er_agent *agent, struct er_worker *w)
+{
+    struct er_buf tail;
+    bool bad = w->judgement.outcome == ER_OUTCOME_FAILED;
+
+    if (agent->events.fd < 0)
+        return;
+    er_buf_init(&tail, ER_EVENT_MAX / 2);
+    tail_json(&tail, er_worker_tail(w));
+    er_event(&agent->events, "worker_exited", bad ? ER_SEVERITY_ERROR : ER_SEVERITY_INFO,
+             w->generation, "A worker ended.", ER_INT("rank", w->rank),
+             ER_INT("local_rank", w->local_rank), ER_INT("pid", w->pid),
+             ER_STR("kind", er_exit_kind_name(w->exit.kind)), ER_INT("code", w->exit.code),
+             ER_INT("signal", w->exit.signal), ER_BOOL("core", w->exit.core),
+             ER_UINT("step", w->page ? atomic_load(&w->page->from_worker.step) : 0),
+             ER_NUM("runtime_ms", MS(w->exited_us - w->started_us)),
+             ER_STR("error_file", w->error_file),
+             ER_STR("message", bad ? er_worker_message(w) : w->message),
+             ER_JSON("stderr_tail", er_buf_str(&tail)), ER_BOOL("root_cause", w->root_cause));
+    er_buf_done(&tail);
+}
+
+/* Microseconds from `from` to `to`, 0 when either has not been. */
+static double span_ms(uint64_t from, uint64_t to)
+{
+    return from && to > from ? MS(to - from) : 0;
+}
+
+void er_agent_event_recovered(struct er_agent *agent)
+{
+    const struct er_recovery *r = &agent->recovery;
+    uint64_t spoke_us = 0, loaded_us = 0, started_us = r->started_us, end_us;
+
+    for (int i = 0; i < er_group_size(agent->group); i++) {
+        struct er_worker *w = er_group_worker(agent->group, i);
+
+        started_us = w->started_us > started_us ? w->started_us : started_us;
+        spoke_us = w->spoke_us > spoke_us ? w->spoke_us : spoke_us;
+        loaded_us = w->loaded_us > loaded_us ? w->loaded_us : loaded_us;
+    }
+    end_us = r->first_step_us ? r->first_step_us : started_us;
+    er_event(
+        &agent->events, "recovered", ER_SEVERITY_INFO,
+        er_group_assignment(agent->group)->generation, "The job goes on.",
+        ER_STR("reason", r->reason), ER_NUM("detect_ms", span_ms(r->failed_us, r->detected_us)),
+        ER_NUM("stop_ms", span_ms(r->detected_us, r->gone_us)),
+        ER_NUM("rendezvous_ms", span_ms(r->gone_us, r->started_us)),
+        ER_NUM("start_ms", span_ms(r->started_us, spoke_us ? spoke_us : started_us)),
+        ER_NUM("restore_ms", span_ms(spoke_us, loaded_us)),
+        ER_NUM("total_ms", span_ms(r->failed_us, end_us)),
+        ER_UINT("steps_lost", r->old_step > r->resumed_step ? r->old_step - r->resumed_step : 0),
+        ER_UINT("resumed_step", r->resumed_step), ER_UINT("first_step_mono_us", r->first_step_us));
+}
+
+const char *er_agent_outcome(const struct er_agent *agent)
+{
+    static const char *const NAMES[] = {[ER_VERDICT_SUCCEEDED] = "succeeded",
+                                        [ER_VERDICT_FAILED] = "failed",
+                                        [ER_VERDICT_STOPPED] = "stopped"};
+
+    return agent->own_exit_code ? "error" : NAMES[agent->verdict.kind];
+}
+
+static void root_cause_json(struct er_buf *buf, const struct er_cause *c)
+{
+    const struct er_field fields[] = {ER_STR("node_id", c->node_id),
+                                      ER_STR("host", c->host),
+                                      ER_INT("rank", c->rank),
+                                      ER_INT("pid", c->pid),
+                                      ER_STR("kind", er_exit_kind_name(c->kind)),
+                                      ER_INT("code", c->code),
+                                      ER_INT("signal", c->signal),
+                                      ER_STR("message", c->message)};
+
+    if (er_buf_add_str(buf, "{") ||
+        er_fields_json(buf, fields, sizeof(fields) / sizeof(fields[0])) ||
+        er_buf_add_str(buf, "}")) {
+        er_buf_clear(buf);
+        (void)er_buf_add_str(buf, "null");
+    }
+}
+
+static uint64_t newest_step(struct er_group *group)
+{
+    uint64_t newest = 0;
+
+    for (int i = 0; group && i < er_group_size(group); i++) {
+        struct er_worker *w = er_group_worker(group, i);
+        uint64_t step = w->page ? atomic_load(&w->page->from_worker.step) : 0;
+
+        newest = step > newest ? step : newest;
+    }
+    return newest;
+}
+
+void er_agent_event_end(struct er_agent *agent, int exit_code)
+{
+    static const char *const NAMES[] = {[ER_VERDICT_SUCCEEDED] = "job_succeeded",
+                                        [ER_VERDICT_FAILED] = "job_failed",
+                                        [ER_VERDICT_STOPPED] = "job_stopped"};
+    const struct er_verdict *v = &agent->verdict;
+    bool failed = v->kind == ER_VERDICT_FAILED;
+    enum er_severity severity = failed ? ER_SEVERITY_ERROR : ER_SEVERITY_INFO;
+    uint64_t generation = er_driver_generation(agent->driver);
+    struct er_buf cause;
+
+    if (agent->events.fd < 0)
+        return;
+    er_buf_init(&cause, 8192);
+    if (failed)
+        root_cause_json(&cause, &v->cause);
+    er_event(&agent->events, NAMES[v->kind], severity, generation, "The job is over.",
+             ER_INT("exit_code", exit_code),
+             ER_JSON("root_cause", failed ? er_buf_str(&cause) : NULL),
+             ER_UINT("steps", newest_step(agent->group)), ER_UINT("restarts", v->restarts),
+             ER_NUM("duration_ms", MS(agent->duration_us)), ER_STR("reason", v->reason));
+    er_event(&agent->events, "agent_exited", severity, generation, "The agent ends.",
+             ER_INT("exit_code", exit_code), ER_STR("outcome", er_agent_outcome(agent)),
+             ER_STR("reason", agent->own_exit_code ? agent->own_error.text : v->reason));
+    er_buf_done(&cause);
+}

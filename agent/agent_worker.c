@@ -1,0 +1,297 @@
+/* What the driver wants of the workers, and what their ends mean for it. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "agent/agent_internal.h"
+#include "agent/exit_codes.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/parse.h"
+
+#define DROPS_EVERY_US (60 * ER_US_PER_S)
+#define PORT_TRIES     64
+
+/* Bound but not listening: nobody else gets it by chance, and the worker of rank 0, which binds
+ * with SO_REUSEADDR or after the release at spawn, does. 0: taken. */
+static int hold_port(struct er_agent *agent, unsigned port)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    socklen_t n = sizeof(addr);
+    int one = 1;
+
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
+        bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
+        getsockname(fd, (struct sockaddr *)&addr, &n) < 0)
+        return -errno;
+    agent->port_fd = ER_TAKE_FD(fd);
+    agent->port = ntohs(addr.sin_port);
+    return 0;
+}
+
+/* master_port is auto | N | LOW-HIGH, checked by the configuration. */
+void er_agent_take_port(struct er_agent *agent)
+{
+    const char *text = agent->config->master_port;
+    char *end = NULL;
+    unsigned long low = text ? strtoul(text, &end, 10) : 0, high = low;
+
+    er_cleanup_fd(&agent->port_fd);
+    if (end && *end == '-')
+        high = strtoul(end + 1, NULL, 10);
+    /* A range is walked from a different place each time, so that a stale client of the last
+     * generation meets nobody. */
+    for (unsigned long i = 0, span = high - low + 1; i < span && i < PORT_TRIES; i++) {
+        unsigned long port = low ? low + (er_now_us() + i) % span : 0;
+
+        if (hold_port(agent, (unsigned)port) == 0)
+            break;
+    }
+    if (agent->port_fd < 0)
+        agent->port = low ? (int)low : 0; /* taken: the worker's own bind will say so */
+    er_driver_port(agent->driver, agent->port);
+}
+
+void er_agent_fail(struct er_agent *agent, int code, const struct er_error *err)
+{
+    if (agent->own_exit_code)
+        return;
+    agent->own_exit_code = code;
+    agent->own_error = *err;
+    er_driver_leave(agent->driver, code, err->text);
+}
+
+void er_agent_say_left(struct er_agent *agent)
+{
+    uint64_t generation = er_group_assignment(agent->group)->generation;
+
+    if (agent->left_said)
+        return;
+    agent->left_said = true;
+    er_agent_take_port(agent);
+    er_driver_left(agent->driver, generation);
+}
+
+static void remember_failure(struct er_agent *agent, struct er_worker *w)
+{
+    const char *tail = w->traceback ? w->traceback : er_worker_tail(w);
+
+    er_cleanup_free(&agent->tail);
+    er_cleanup_free(&agent->cause_log_dir);
+    agent->tail = strdup(tail);
+    agent->tail_is_traceback = w->traceback != NULL;
+    agent->cause_log_dir = w->log_dir ? strdup(w->log_dir) : NULL;
+    er_rfc3339(er_wall_us(), agent->failed_ts);
+}
+
+static void fill_cause(const struct er_agent *agent, struct er_worker *w, struct er_cause *cause)
+{
+    *cause = (struct er_cause){
+        .generation = w->generation,
+        .rank = w->rank,
+        .local_rank = w->local_rank,
+        .pid = (int)w->pid,
+        .kind = w->exit.kind,
+        .code = w->exit.code,
+        .signal = w->exit.signal,
+        .fatal = w->judgement.fatal,
+        .uncounted = w->judgement.uncounted,
+        .step = w->page ? atomic_load(&w->page->from_worker.step) : 0,
+    };
+    snprintf(cause->node_id, sizeof(cause->node_id), "%s", agent->config->node.id);
+    snprintf(cause->host, sizeof(cause->host), "%s", agent->hostname);
+    snprintf(cause->message, sizeof(cause->message), "%s", er_worker_message(w));
+}
+
+static void say_result(struct er_agent *agent, const struct er_cause *cause)
+{
+    if (agent->result_said)
+        return;
+    agent->result_said = true;
+    er_driver_result(agent->driver, er_group_assignment(agent->group)->generation, cause);
+}
+
+static bool has_progress(struct er_group *group)
+{
+    for (int i = 0; i < er_group_size(group); i++) {
+        struct er_page *page = er_group_worker(group, i)->page;
+
+        if (page && atomic_load(&page->from_worker.step) > 0)
+            return true;
+    }
+    return false;
+}
+
+static void judge(struct er_agent *agent, struct er_worker *w, bool progress)
+{
+    const struct er_config *c = agent->config;
+    const struct er_policy_input in = {
+        .exit = w->exit,
+        .stopped_by_us = w->fsm.stopped_by_us,
+        .agent_signal = agent->stop_signal,
+        .agent_signal_us = agent->stop_signal_us,
+        .now_us = w->exited_us,
+        .grace_us = c->stop.grace_us,
+        .progress = progress,
+        .uncounted_in_row = agent->uncounted_in_row,
+        .message = w->exit.kind == ER_EXIT_EXITED ? er_worker_message(w) : NULL,
+        .fatal_codes = (const char *const *)c->restart.fatal_exit_codes.items,
+        .fatal_n = c->restart.fatal_exit_codes.n,
+    };
+
+    w->judgement = er_policy_judge(&in);
+}
+
+static void on_failed(struct er_agent *agent, struct er_worker *w, bool progress)
+{
+    struct er_cause cause;
+
+    if (agent->result_said)
+        return;
+    w->root_cause = true;
+    agent->uncounted_in_row = w->judgement.uncounted ? agent->uncounted_in_row + 1 : 0;
+    remember_failure(agent, w);
+    if (progress)
+        er_driver_progress(agent->driver, w->generation);
+    fill_cause(agent, w, &cause);
+    say_result(agent, &cause);
+    er_recovery_failed(&agent->recovery, w->exited_us, er_now_us());
+}
+
+static bool all_ok(struct er_group *group)
+{
+    for (int i = 0; i < er_group_size(group); i++) {
+        struct er_worker *w = er_group_worker(group, i);
+
+        if (er_worker_fsm_alive(&w->fsm) || w->judgement.outcome != ER_OUTCOME_OK)
+            return false;
+    }
+    return true;
+}
+
+static void on_exited(void *user, struct er_worker *w)
+{
+    struct er_agent *agent = user;
+    bool progress = has_progress(agent->group);
+
+    judge(agent, w, progress);
+    if (w->judgement.outcome == ER_OUTCOME_FAILED)
+        on_failed(agent, w, progress);
+    else if (w->judgement.outcome == ER_OUTCOME_STOPPED)
+        w->exit.kind = ER_EXIT_STOPPED;
+    er_agent_event_worker(agent, w);
+    if (er_group_alive(agent->group) == 0 && all_ok(agent->group))
+        say_result(agent, NULL);
+}
+
+static void on_gone(void *user)
+{
+    struct er_agent *agent = user;
+
+    er_recovery_gone(&agent->recovery, agent->group, er_now_us());
+    er_agent_report_drops(agent, er_now_us());
+    if (agent->stop_wanted)
+        er_agent_say_left(agent);
+}
+
+/* The program cannot be run: a failure of the job, though no process ever was. */
+static void cannot_run(struct er_agent *agent, const struct er_assignment *a, int rc,
+                       const struct er_error *err)
+{
+    struct er_worker none = {
+        .rank = a->first_rank,
+        .generation = a->generation,
+        .exit = {.kind = ER_EXIT_EXEC_FAILED, .code = er_exit_exec_code(-rc)},
+        .judgement = {.outcome = ER_OUTCOME_FAILED, .fatal = true},
+        .root_cause = true,
+        .message = strdup(err->text),
+    };
+    struct er_cause cause;
+
+    remember_failure(agent, &none);
+    fill_cause(agent, &none, &cause);
+    er_agent_event_worker(agent, &none);
+    say_result(agent, &cause);
+    free(none.message);
+}
+
+static void start_failed(struct er_agent *agent, const struct er_assignment *a, int rc,
+                         struct er_error *err)
+{
+    if (rc == -ENOENT || rc == -EACCES)
+        cannot_run(agent, a, rc, err);
+    else
+        er_agent_fail(agent, rc == ER_E_CONFIG ? ER_CODE_CONFIG : ER_CODE_OSERR, err);
+}
+
+void er_agent_on_start(void *user, const struct er_assignment *a)
+{
+    static const struct er_group_callbacks CALLBACKS = {.exited = on_exited, .gone = on_gone};
+    struct er_agent *agent = user;
+    struct er_error err = ER_ERROR_INIT;
+    int rc;
+
+    er_group_free(agent->group);
+    agent->group = NULL;
+    agent->stop_wanted = agent->left_said = agent->result_said = false;
+    snprintf(agent->events.run, sizeof(agent->events.run), "%s", a->run);
+    er_barriers_begin(agent->barriers, a);
+    er_cleanup_fd(&agent->port_fd);
+    er_recovery_started(&agent->recovery, a->reason, er_now_us());
+    rc = er_group_start(&agent->group, &agent->group_ctx, a, &CALLBACKS, agent, &err);
+    for (int i = 0; agent->group && i < er_group_size(agent->group); i++) {
+        struct er_worker *w = er_group_worker(agent->group, i);
+
+        er_event(&agent->events, "worker_started", ER_SEVERITY_INFO, a->generation,
+                 "A worker was started.", ER_INT("rank", w->rank),
+                 ER_INT("local_rank", w->local_rank), ER_INT("pid", w->pid));
+    }
+    if (rc)
+        start_failed(agent, a, rc, &err);
+}
+
+void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
+{
+    struct er_agent *agent = user;
+
+    if (!agent->group || er_group_assignment(agent->group)->generation != generation) {
+        er_driver_left(agent->driver, generation);
+        return;
+    }
+    agent->stop_wanted = true;
+    if (er_group_gone(agent->group))
+        er_agent_say_left(agent);
+    else
+        er_group_stop(agent->group, er_now_us(), er_agent_grace(agent));
+}
+
+/* One event a stream and minute at most. */
+void er_agent_report_drops(struct er_agent *agent, uint64_t now_us)
+{
+    static const char *const STREAMS[] = {"stdout", "stderr"};
+
+    for (int i = 0; i < 2 * er_group_size(agent->group); i++) {
+        struct er_worker *w = er_group_worker(agent->group, i / 2);
+        struct er_logfwd_drops d =
+            w->logs[i % 2] ? er_logfwd_take_drops(w->logs[i % 2]) : (struct er_logfwd_drops){0};
+
+        if (d.bytes == 0)
+            continue;
+        er_event(&agent->events, "log_dropped", ER_SEVERITY_WARNING, w->generation,
+                 "Output of a worker could not be kept.", ER_INT("rank", w->rank),
+                 ER_STR("stream", STREAMS[i % 2]), ER_UINT("lines", d.lines),
+                 ER_UINT("bytes", d.bytes),
+                 ER_STR("reason", d.error ? er_error_name(-d.error) : "console too slow"));
+        er_log(ER_LOG_WARNING, "output of a worker was dropped", ER_INT("rank", w->rank),
+               ER_STR("stream", STREAMS[i % 2]), ER_UINT("bytes", d.bytes),
+               ER_STR("reason", d.error ? er_error_name(-d.error) : "console too slow"));
+    }
+    agent->drops_us = now_us + DROPS_EVERY_US;
+}

@@ -1,0 +1,27 @@
+#pragma once
+/*
+ * Barriers of the workers: the agent counts its local ranks; nodes meet with one put each, and the
+ * first node's agent writes the release key when all have arrived (so the store sees O(nodes)
+ * writes per use, whatever the number of ranks). Uses of a name are counted. A rank that gave up by
+ * timeout has arrived all the same: the name's count is undefined after it.
+ */
+#include "agent/ctlserver.h"
+#include "rendezvous/driver.h"
+
+#define ER_BARRIER_NAMES_MAX 1024 /* per generation */
+
+struct er_barriers;
+
+int er_barriers_new(struct er_barriers **ret, struct er_driver *driver, struct er_error *err);
+/* Before the driver is freed. NULL is fine. */
+void er_barriers_free(struct er_barriers *barriers);
+/* A new generation on this node; whoever still waits in the old one is answered ER_E_STALE. */
+void er_barriers_begin(struct er_barriers *barriers, const struct er_assignment *a);
+
+/* Takes over the request: it is answered 0, -ETIMEDOUT, ER_E_STALE, ER_E_LIMIT (too many names) or
+ * -EALREADY (this rank waits there already). */
+void er_barriers_arrive(struct er_barriers *barriers, struct er_ctlconn *conn, uint32_t seq,
+                        int local_rank, const char *name, uint64_t deadline_us);
+
+uint64_t er_barriers_deadline(const struct er_barriers *barriers);
+void er_barriers_step(struct er_barriers *barriers, uint64_t now_us);

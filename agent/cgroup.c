@@ -1,0 +1,155 @@
+#include "agent/cgroup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "base/file.h"
+
+#define REMOVE_TRIES   500
+#define REMOVE_WAIT_NS (2 * 1000 * 1000)
+
+static int none_begin(struct er_cgroup *cgroup, uint64_t generation, int *ret_fd,
+                      struct er_error *err)
+{
+    *ret_fd = -1;
+    return 0;
+}
+
+static void none_act(struct er_cgroup *cgroup) {}
+
+static uint64_t none_oom(struct er_cgroup *cgroup)
+{
+    return 0;
+}
+
+static int v2_begin(struct er_cgroup *cgroup, uint64_t generation, int *ret_fd,
+                    struct er_error *err)
+{
+    snprintf(cgroup->path, sizeof(cgroup->path), "%s/elastic-gen-%" PRIu64, cgroup->parent,
+             generation);
+    if (mkdir(cgroup->path, 0755) < 0 && errno != EEXIST)
+        return er_error_errno(err, "make cgroup '%s'", cgroup->path);
+    cgroup->fd = open(cgroup->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (cgroup->fd < 0)
+        return er_error_errno(err, "open cgroup '%s'", cgroup->path);
+    *ret_fd = cgroup->fd;
+    return 0;
+}
+
+static void kill_path(const char *path)
+{
+    char file[400];
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+
+    snprintf(file, sizeof(file), "%s/cgroup.kill", path);
+    fd = open(file, O_WRONLY | O_CLOEXEC);
+    if (fd >= 0)
+        (void)er_write_all(fd, "1", 1);
+}
+
+static void v2_kill(struct er_cgroup *cgroup)
+{
+    if (cgroup->path[0])
+        kill_path(cgroup->path);
+}
+
+static uint64_t v2_oom(struct er_cgroup *cgroup)
+{
+    char file[400];
+    struct er_buf text;
+    const char *at;
+    uint64_t n = 0;
+
+    snprintf(file, sizeof(file), "%s/memory.events", cgroup->path);
+    er_buf_init(&text, 4096);
+    if (er_file_read(file, &text, NULL) == 0) {
+        at = strstr(er_buf_str(&text), "oom_kill ");
+        n = at ? strtoull(at + strlen("oom_kill "), NULL, 10) : 0;
+    }
+    er_buf_done(&text);
+    return n;
+}
+
+/* Processes that were killed leave the cgroup a moment after they are reaped. */
+static void remove_path(const char *path)
+{
+    for (int i = 0; i < REMOVE_TRIES && rmdir(path) < 0 && errno == EBUSY; i++)
+        nanosleep(&(struct timespec){.tv_nsec = REMOVE_WAIT_NS}, NULL);
+}
+
+static void v2_end(struct er_cgroup *cgroup)
+{
+    if (!cgroup->path[0])
+        return;
+    er_cleanup_fd(&cgroup->fd);
+    remove_path(cgroup->path);
+    cgroup->path[0] = '\0';
+}
+
+void er_cgroup_destroy(const char *path)
+{
+    kill_path(path);
+    remove_path(path);
+}
+
+static const struct er_cgroup_ops NONE = {
+    .name = "none", .begin = none_begin, .kill = none_act, .oom_kills = none_oom, .end = none_act};
+static const struct er_cgroup_ops V2 = {
+    .name = "v2", .begin = v2_begin, .kill = v2_kill, .oom_kills = v2_oom, .end = v2_end};
+
+static bool is_cgroup2(const char *path)
+{
+    struct statfs fs;
+
+    return statfs(path, &fs) == 0 && fs.f_type == CGROUP2_SUPER_MAGIC;
+}
+
+/* systemd marks what it delegates. Source: systemd.resource-control(5), "Delegate=". */
+static bool is_delegated(const char *path)
+{
+    char value[8] = "";
+
+    if (getxattr(path, "user.delegate", value, sizeof(value) - 1) <= 0 &&
+        getxattr(path, "trusted.delegate", value, sizeof(value) - 1) <= 0)
+        return false;
+    return value[0] == '1' && access(path, W_OK) == 0;
+}
+
+void er_cgroup_init(struct er_cgroup *cgroup)
+{
+    const char *mount = is_cgroup2("/sys/fs/cgroup")           ? "/sys/fs/cgroup"
+                        : is_cgroup2("/sys/fs/cgroup/unified") ? "/sys/fs/cgroup/unified"
+                                                               : NULL;
+    struct er_buf text;
+    const char *own;
+
+    *cgroup = (struct er_cgroup){.ops = &NONE, .fd = -1};
+    if (!mount)
+        return;
+    er_buf_init(&text, 4096);
+    if (er_file_read("/proc/self/cgroup", &text, NULL) == 0) {
+        own = strstr(er_buf_str(&text), "0::/");
+        if (own) {
+            size_t n = strcspn(own + 3, "\n");
+
+            if (n < sizeof(cgroup->parent) - strlen(mount))
+                snprintf(cgroup->parent, sizeof(cgroup->parent), "%s%.*s", mount, (int)n, own + 3);
+        }
+    }
+    er_buf_done(&text);
+    if (cgroup->parent[0] && is_delegated(cgroup->parent))
+        cgroup->ops = &V2;
+}

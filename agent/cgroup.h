@@ -1,0 +1,35 @@
+#pragma once
+/*
+ * One cgroup (version 2) per generation, when the agent's own cgroup is delegated to it (systemd's
+ * Delegate=yes); otherwise nothing, and process groups, subreaping and the guard do the work. A
+ * table with two implementations: callers never ask which.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct er_cgroup;
+
+struct er_cgroup_ops {
+    const char *name; /* "v2" | "none" */
+    /* Returns the folder's descriptor for CLONE_INTO_CGROUP through ret_fd (owned by the cgroup;
+     * -1: none). */
+    int (*begin)(struct er_cgroup *cgroup, uint64_t generation, int *ret_fd, struct er_error *err);
+    void (*kill)(struct er_cgroup *cgroup);
+    /* How often the kernel's memory limit killed in this generation so far. */
+    uint64_t (*oom_kills)(struct er_cgroup *cgroup);
+    void (*end)(struct er_cgroup *cgroup);
+};
+
+struct er_cgroup {
+    const struct er_cgroup_ops *ops;
+    char parent[256]; /* v2: our own folder */
+    char path[320];   /* of the running generation, "" none */
+    int fd;
+};
+
+/* Chooses the implementation; never fails. */
+void er_cgroup_init(struct er_cgroup *cgroup);
+/* Kill whatever is in the cgroup folder `path` and remove it (guard). */
+void er_cgroup_destroy(const char *path);

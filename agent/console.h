@@ -1,0 +1,33 @@
+#pragma once
+/*
+ * The agent's stdout and stderr as the place where workers' lines go: whole lines, never blocking
+ * the loop, bounded; what does not fit is dropped and counted.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/loop.h"
+#include "base/buf.h"
+
+#define ER_CONSOLE_MAX (1024u * 1024) /* bytes waiting for a slow reader, per stream */
+
+struct er_console_stream {
+    int fd;
+    struct er_buf queue;
+    struct er_source *source; /* while something waits */
+    bool broken;              /* the reader has gone: everything is dropped */
+    struct er_console *console;
+};
+
+struct er_console {
+    struct er_loop *loop;
+    struct er_console_stream streams[2]; /* stdout, stderr */
+};
+
+void er_console_init(struct er_console *console, struct er_loop *loop);
+/* Gives a slow reader a moment (5 s) for what waits. */
+void er_console_done(struct er_console *console);
+/* `stream` 0 stdout, 1 stderr. False: dropped whole. */
+bool er_console_write(struct er_console *console, int stream, const char *text, size_t n);
+/* Whether log.console (all | none | "0,8-15" | "local:0,2") shows this rank. */
+bool er_console_shows(const char *filter, int rank, int local_rank);

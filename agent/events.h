@@ -1,0 +1,35 @@
+#pragma once
+/* The event file events-<node_id>.jsonl (docs/events.md): one flat JSON object a line. */
+#include <stdint.h>
+
+#include "base/field.h"
+
+#define ER_EVENT_MAX (64u * 1024)
+
+enum er_severity { ER_SEVERITY_INFO, ER_SEVERITY_WARNING, ER_SEVERITY_ERROR };
+
+struct er_events {
+    int fd; /* -1: no file, events are dropped */
+    uint64_t seq;
+    const char *job, *node_id, *host; /* borrowed for the file's life */
+    char run[40];                     /* run_id, "" until known */
+};
+
+/* `dir` exists; the file is appended to. */
+int er_events_open(struct er_events *ret, const char *dir, const char *job, const char *node_id,
+                   const char *host, struct er_error *err);
+void er_events_close(struct er_events *events);
+
+/* `msg` is one English sentence. A line that would be longer than ER_EVENT_MAX is written without
+ * `fields`; a full disk loses it. */
+void er_event_fields(struct er_events *events, const char *name, enum er_severity severity,
+                     uint64_t generation, const char *msg, const struct er_field *fields, size_t n);
+
+#define er_event(events, name, severity, generation, msg, ...)                                     \
+    do {                                                                                           \
+        if ((events)->fd >= 0) {                                                                   \
+            const struct er_field er_f_[] = {{.key = NULL}, ##__VA_ARGS__};                        \
+            er_event_fields((events), (name), (severity), (generation), (msg), er_f_ + 1,          \
+                            sizeof(er_f_) / sizeof(er_f_[0]) - 1);                                 \
+        }                                                                                          \
+    } while (0)

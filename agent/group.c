@@ -1,0 +1,437 @@
+#include "agent/group.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/env.h"
+#include "agent/orphan.h"
+#include "agent/spawn.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+
+#define SWEEP_EVERY_US (20 * ER_US_PER_MS) /* a backstop: SIGCHLD drives the sweep */
+#define FREE_WAIT_US   (10 * ER_US_PER_S)
+#define PARENTS_MAX    32 /* shells and launchers between a worker and who speaks for it */
+
+struct er_group {
+    const struct er_group_context *ctx;
+    struct er_assignment a;
+    struct er_group_callbacks callbacks;
+    void *user;
+    struct er_worker *workers; /* n of them */
+    int n, alive_n;
+    int report_fd; /* of spawn failures; -1 after its end of file */
+    struct er_source *report;
+    bool stopping, childless, gone;
+    uint64_t grace_end_us; /* of the ladder, ER_FOREVER unless stopping */
+    uint64_t sweep_us;     /* next look, once none is alive */
+    uint64_t oom_seen;
+};
+
+static void step_worker(struct er_group *g, struct er_worker *w, enum er_worker_event_kind kind,
+                        uint64_t now_us, uint64_t grace_us)
+{
+    const struct er_worker_event event = {.kind = kind, .now_us = now_us, .grace_us = grace_us};
+
+    er_worker_act(w, er_worker_fsm_step(&w->fsm, &event), g->ctx->config->stop.signal);
+}
+
+static void step_all(struct er_group *g, enum er_worker_event_kind kind, uint64_t now_us,
+                     uint64_t grace_us)
+{
+    for (int i = 0; i < g->n; i++)
+        step_worker(g, &g->workers[i], kind, now_us, grace_us);
+}
+
+static void note_failure(struct er_group *g, const struct er_spawn_failure *failure)
+{
+    struct er_worker *w;
+    char *text;
+
+    if (failure->index < 0 || failure->index >= g->n)
+        return;
+    w = &g->workers[failure->index];
+    w->exec_errno = failure->error ? failure->error : EIO;
+    w->exec_step = failure->step;
+    if (asprintf(&text, "cannot %s '%s': %s", er_spawn_step_text(failure->step),
+                 failure->step == ER_SPAWN_WORKDIR ? g->ctx->config->workdir
+                                                   : g->ctx->config->command.items[0],
+                 er_error_name(-w->exec_errno)) < 0)
+        return;
+    free(w->message);
+    w->message = text;
+}
+
+/* End of file: every child has exec'ed or ended. */
+static void read_report(struct er_group *g)
+{
+    struct er_spawn_failure failure;
+    ssize_t n;
+
+    if (g->report_fd < 0)
+        return;
+    while ((n = read(g->report_fd, &failure, sizeof(failure))) == (ssize_t)sizeof(failure))
+        note_failure(g, &failure);
+    if (n < 0)
+        return; /* EAGAIN: some are still on their way */
+    er_source_free(g->report);
+    g->report = NULL;
+    er_cleanup_fd(&g->report_fd);
+    for (int i = 0; i < g->n; i++) {
+        if (!g->workers[i].exec_errno)
+            step_worker(g, &g->workers[i], ER_WORKER_EV_EXECED, 0, 0);
+    }
+}
+
+static void on_report(void *user, uint32_t events)
+{
+    read_report(user);
+}
+
+/* A worker that failed on its own takes its children along at once: they hold ports and devices.
+ * One that is being stopped leaves them the rest of the grace. */
+static void end_worker(struct er_group *g, struct er_worker *w)
+{
+    uint64_t now_us = er_now_us(), oom = g->ctx->cgroup->ops->oom_kills(g->ctx->cgroup);
+    siginfo_t info = {0};
+    int status = 0;
+
+    read_report(g);
+    if (!g->stopping && waitid(P_PID, (id_t)w->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == w->pid && (info.si_code != CLD_EXITED || info.si_status != 0))
+        kill(-w->pid, SIGKILL);
+    if (waitpid(w->pid, &status, WNOHANG) != w->pid)
+        return;
+    step_worker(g, w, ER_WORKER_EV_EXITED, now_us, 0);
+    er_worker_ended(w, status, oom > g->oom_seen, now_us);
+    g->oom_seen = oom;
+    g->alive_n--;
+    g->callbacks.exited(g->user, w);
+}
+
+struct er_worker *er_group_worker_of(struct er_group *g, pid_t pid)
+{
+    for (int up = 0; up < PARENTS_MAX && pid > 1; up++) {
+        for (int i = 0; i < g->n; i++) {
+            if (g->workers[i].pid == pid && er_worker_fsm_alive(&g->workers[i].fsm))
+                return &g->workers[i];
+        }
+        pid = er_orphan_parent(pid);
+    }
+    return NULL;
+}
+
+static struct er_worker *worker_with_pid(struct er_group *g, pid_t pid)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (g->workers[i].pid == pid && er_worker_fsm_alive(&g->workers[i].fsm))
+            return &g->workers[i];
+    }
+    return NULL;
+}
+
+static void on_pidfd(void *user, uint32_t events)
+{
+    er_group_child(user);
+}
+
+void er_group_child(struct er_group *g)
+{
+    for (;;) {
+        siginfo_t info = {0};
+        struct er_worker *w;
+
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0) {
+            g->childless = errno == ECHILD;
+            return;
+        }
+        if (info.si_pid == 0)
+            return;
+        w = worker_with_pid(g, info.si_pid);
+        if (w)
+            end_worker(g, w);
+        else
+            waitpid(info.si_pid, NULL, WNOHANG);
+    }
+}
+
+static int stdin_for(const struct er_group *g)
+{
+    switch (g->ctx->config->stdin_mode) {
+    case ER_STDIN_INHERIT:
+        return 0;
+    case ER_STDIN_AUTO:
+        return g->a.local_size == 1 && isatty(0) ? 0 : g->ctx->null_fd;
+    case ER_STDIN_NONE:
+        break;
+    }
+    return g->ctx->null_fd;
+}
+
+/* PATH as the worker will see it. */
+static const char *worker_path(const struct er_group_context *ctx)
+{
+    const struct er_envlist *env = &ctx->config->env;
+
+    for (size_t i = env->n; i > 0; i--) {
+        if (strcmp(env->names[i - 1], "PATH") == 0)
+            return env->values[i - 1];
+    }
+    return er_env_get(ctx->inherited_env, "PATH");
+}
+
+/* The command of one worker: its argv and, unless the one before has the same, where it lies. */
+static int prepare(struct er_group *g, int i, char ***ret_argv, char **path, char **path_of,
+                   struct er_error *err)
+{
+    int rc = er_worker_argv(g->ctx, &g->a, i, ret_argv, err);
+
+    if (rc || (*path_of && strcmp(*path_of, (*ret_argv)[0]) == 0))
+        return rc;
+    er_cleanup_free(path);
+    er_cleanup_free(path_of);
+    rc = er_spawn_find((*ret_argv)[0], worker_path(g->ctx), g->ctx->config->workdir, path, err);
+    if (!rc && !(*path_of = strdup((*ret_argv)[0])))
+        rc = er_error_set(err, -ENOMEM, "command: out of memory");
+    return rc;
+}
+
+static int start_workers(struct er_group *g, int cgroup_fd, int report_fd, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_free) char *path = NULL;
+    ER_CLEANUP(er_cleanup_free) char *path_of = NULL;
+    int rc = 0;
+
+    for (int i = 0; !rc && i < g->a.local_size; i++) {
+        struct er_worker *w = &g->workers[i];
+        char **argv = NULL;
+
+        w->local_rank = i;
+        rc = prepare(g, i, &argv, &path, &path_of, err);
+        if (!rc) {
+            const struct er_worker_plan plan = {.assignment = &g->a,
+                                                .path = path,
+                                                .argv = argv,
+                                                .stdin_fd = stdin_for(g),
+                                                .cgroup_fd = cgroup_fd,
+                                                .report_fd = report_fd};
+
+            rc = er_worker_start(w, g->ctx, &plan, err);
+        }
+        er_worker_argv_free(argv);
+        if (!rc) {
+            g->n++;
+            g->alive_n++;
+        }
+    }
+    return rc;
+}
+
+/* SIGCHLD would do; the pidfd tells without the detour and cannot be lost. */
+static int watch_workers(struct er_group *g, struct er_error *err)
+{
+    int rc = 0;
+
+    for (int i = 0; !rc && i < g->n; i++)
+        rc = er_loop_io(g->ctx->loop, g->workers[i].pidfd, EPOLLIN, ER_PRIORITY_CHILD, on_pidfd, g,
+                        &g->workers[i].source, err);
+    if (!rc)
+        rc = er_loop_io(g->ctx->loop, g->report_fd, EPOLLIN, ER_PRIORITY_CHILD, on_report, g,
+                        &g->report, err);
+    return rc;
+}
+
+int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
+                   const struct er_assignment *a, const struct er_group_callbacks *callbacks,
+                   void *user, struct er_error *err)
+{
+    struct er_group *g = calloc(1, sizeof(*g));
+    int cgroup_fd = -1, pair[2], rc;
+
+    if (!g || !(g->workers = calloc((size_t)a->local_size, sizeof(*g->workers)))) {
+        free(g);
+        return er_error_set(err, -ENOMEM, "workers: out of memory");
+    }
+    g->ctx = ctx;
+    g->a = *a;
+    g->callbacks = *callbacks;
+    g->user = user;
+    g->report_fd = -1;
+    g->grace_end_us = ER_FOREVER;
+    *ret = g;
+    rc = ctx->cgroup->ops->begin(ctx->cgroup, a->generation, &cgroup_fd, err);
+    if (rc)
+        return rc;
+    if (pipe2(pair, O_CLOEXEC) < 0)
+        return er_error_errno(err, "make a pipe");
+    g->report_fd = pair[0];
+    rc = er_fd_nonblock(pair[0]);
+    if (!rc)
+        rc = start_workers(g, cgroup_fd, pair[1], err);
+    close(pair[1]);
+    if (!rc)
+        rc = watch_workers(g, err);
+    if (rc)
+        er_group_stop(g, er_now_us(), 0);
+    return rc;
+}
+
+void er_group_stop(struct er_group *g, uint64_t now_us, uint64_t grace_us)
+{
+    uint64_t end_us = er_deadline_in(now_us, grace_us);
+
+    g->stopping = true;
+    if (end_us < g->grace_end_us)
+        g->grace_end_us = end_us;
+    if (grace_us == 0) {
+        step_all(g, ER_WORKER_EV_KILL, now_us, 0);
+        g->ctx->cgroup->ops->kill(g->ctx->cgroup);
+        return;
+    }
+    step_all(g, ER_WORKER_EV_STOP, now_us, grace_us);
+    step_all(g, ER_WORKER_EV_HURRY, now_us, grace_us);
+}
+
+void er_group_signal(struct er_group *g, int sig)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (er_worker_fsm_alive(&g->workers[i].fsm))
+            kill(-g->workers[i].pid, sig);
+    }
+}
+
+uint64_t er_group_deadline(const struct er_group *g)
+{
+    uint64_t deadline_us = ER_FOREVER;
+
+    if (g->gone)
+        return ER_FOREVER;
+    if (g->alive_n == 0)
+        return g->sweep_us;
+    for (int i = 0; g->stopping && i < g->n; i++) {
+        if (g->workers[i].fsm.deadline_us < deadline_us)
+            deadline_us = g->workers[i].fsm.deadline_us;
+    }
+    return deadline_us;
+}
+
+/* Somebody who got the stop signal along with a worker is still at it. */
+static bool grace_in_use(const struct er_group *g, uint64_t now_us)
+{
+    if (!g->stopping || now_us >= g->grace_end_us)
+        return false;
+    for (int i = 0; i < g->n; i++) {
+        if (kill(-g->workers[i].pid, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The pipes go last: what orphans wrote is in the logs. */
+static void finish(struct er_group *g)
+{
+    g->gone = true;
+    g->ctx->cgroup->ops->end(g->ctx->cgroup);
+    for (int i = 0; i < g->n; i++) {
+        for (int s = 0; s < 2; s++)
+            er_logfwd_drain(g->workers[i].logs[s]);
+    }
+    g->callbacks.gone(g->user);
+}
+
+static void sweep(struct er_group *g, uint64_t now_us)
+{
+    if (!g->childless)
+        er_group_child(g);
+    if (g->childless) {
+        finish(g);
+        return;
+    }
+    if (!grace_in_use(g, now_us)) {
+        g->ctx->cgroup->ops->kill(g->ctx->cgroup);
+        er_orphan_kill_pass();
+    }
+    g->sweep_us = now_us + SWEEP_EVERY_US;
+}
+
+void er_group_step(struct er_group *g, uint64_t now_us)
+{
+    if (g->gone)
+        return;
+    if (g->stopping && now_us >= g->grace_end_us)
+        g->ctx->cgroup->ops->kill(g->ctx->cgroup);
+    if (g->stopping)
+        step_all(g, ER_WORKER_EV_TIME, now_us, 0);
+    if (g->alive_n == 0)
+        sweep(g, now_us);
+}
+
+bool er_group_gone(const struct er_group *g)
+{
+    return g->gone;
+}
+
+void er_group_free(struct er_group *g)
+{
+    uint64_t give_up_us = er_now_us() + FREE_WAIT_US;
+
+    if (!g)
+        return;
+    if (!g->gone) {
+        g->callbacks = (struct er_group_callbacks){0};
+        er_group_stop(g, er_now_us(), 0);
+    }
+    while (g->alive_n > 0 && er_now_us() < give_up_us) {
+        for (int i = 0; i < g->n; i++) {
+            if (er_worker_fsm_alive(&g->workers[i].fsm) &&
+                waitpid(g->workers[i].pid, NULL, WNOHANG) != 0) {
+                step_worker(g, &g->workers[i], ER_WORKER_EV_EXITED, 0, 0);
+                g->alive_n--;
+            }
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
+    }
+    er_source_free(g->report);
+    er_cleanup_fd(&g->report_fd);
+    for (int i = 0; i < g->n; i++)
+        er_worker_done(&g->workers[i]);
+    g->ctx->cgroup->ops->end(g->ctx->cgroup);
+    free(g->workers);
+    free(g);
+}
+
+const struct er_assignment *er_group_assignment(const struct er_group *g)
+{
+    return &g->a;
+}
+
+int er_group_size(const struct er_group *g)
+{
+    return g->n;
+}
+
+int er_group_alive(const struct er_group *g)
+{
+    return g->alive_n;
+}
+
+struct er_worker *er_group_worker(struct er_group *g, int local_rank)
+{
+    return &g->workers[local_rank];
+}
+
+bool er_group_ready(struct er_group *g, struct er_worker *w, uint64_t now_us)
+{
+    enum er_worker_state before = w->fsm.state;
+
+    step_worker(g, w, ER_WORKER_EV_READY, now_us, 0);
+    return before != w->fsm.state;
+}

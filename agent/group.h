@@ -1,0 +1,49 @@
+#pragma once
+/*
+ * All local workers of one generation: started together, stopped together, and followed by a sweep
+ * that ends whatever they left behind. Nothing of a generation survives er_group_gone().
+ *
+ *   start -> running -> (each worker ends) -> none alive -> sweep -> gone
+ *                 \-- stop: ladder for each --/
+ */
+#include "agent/worker.h"
+
+struct er_group;
+
+struct er_group_callbacks {
+    void (*exited)(void *user, struct er_worker *worker); /* judged by the callee */
+    void (*gone)(void *user);                             /* once, from er_group_step() */
+};
+
+/*
+ * Starts the workers of `a` without waiting for their exec. *ret is set whenever a group exists,
+ * also on failure: then what had been started is being killed, and the group becomes gone as
+ * always. -ENOENT, -EACCES: the program cannot be run (nothing was started); ER_E_CONFIG: a value
+ * of the spec does not work out; other: the system refused a process, descriptor or memory.
+ */
+int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
+                   const struct er_assignment *a, const struct er_group_callbacks *callbacks,
+                   void *user, struct er_error *err);
+/* Ends what is left, waits for it (not longer than 10 s), frees. NULL is fine. */
+void er_group_free(struct er_group *group);
+
+/* First rung of the ladder for every living worker; grace_us 0: KILL at once. Called again it can
+ * only shorten the grace. */
+void er_group_stop(struct er_group *group, uint64_t now_us, uint64_t grace_us);
+/* A signal to every living worker's process group. */
+void er_group_signal(struct er_group *group, int sig);
+/* SIGCHLD: reap whatever has ended, workers and orphans. */
+void er_group_child(struct er_group *group);
+
+uint64_t er_group_deadline(const struct er_group *group);
+void er_group_step(struct er_group *group, uint64_t now_us);
+bool er_group_gone(const struct er_group *group);
+
+const struct er_assignment *er_group_assignment(const struct er_group *group);
+int er_group_size(const struct er_group *group);
+int er_group_alive(const struct er_group *group);
+struct er_worker *er_group_worker(struct er_group *group, int local_rank);
+/* The living worker that `pid` is or descends from; NULL: none. */
+struct er_worker *er_group_worker_of(struct er_group *group, pid_t pid);
+/* Marks a worker READY; false when it was already. */
+bool er_group_ready(struct er_group *group, struct er_worker *worker, uint64_t now_us);

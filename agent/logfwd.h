@@ -1,0 +1,47 @@
+#pragma once
+/*
+ * One output stream of one worker: pipe -> file (rotated) and console (whole lines behind a
+ * prefix). The file gets the bytes as they come, `\r` and all; the console gets a line when it is
+ * finished by
+ * `\n` or `\r`, the unfinished last one at the end. Never blocks the worker or the loop: what
+ * cannot be written (disk full, console reader too slow) is dropped and counted.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/console.h"
+#include "agent/loop.h"
+
+#define ER_LOGFWD_LINE_MAX   (64u * 1024) /* a longer line reaches the console in pieces */
+#define ER_LOGFWD_TAIL_MAX   4096u        /* kept for the summary */
+#define ER_LOGFWD_TAIL_LINES 20
+
+struct er_logfwd_opts {
+    const char *path;           /* log file; NULL: none */
+    uint64_t max_size;          /* rotate there; UINT64_MAX: never */
+    uint32_t max_files;         /* per stream, the current one included */
+    struct er_console *console; /* NULL: not to the console */
+    int stream;                 /* 0 stdout, 1 stderr */
+    const char *prefix;         /* copied */
+    bool timestamps;
+};
+
+struct er_logfwd_drops {
+    uint64_t lines, bytes;
+    int error; /* errno of the last failed write to the file; 0: the console was too slow */
+};
+
+struct er_logfwd;
+
+/* Makes the pipe; its write end, for the child, is returned through ret_fd and belongs to the
+ * caller. A log file that cannot be opened is an error. */
+int er_logfwd_new(struct er_logfwd **ret, int *ret_fd, struct er_loop *loop,
+                  const struct er_logfwd_opts *opts, struct er_error *err);
+/* Reads what is there, writes the unfinished line, closes. NULL is fine. */
+void er_logfwd_free(struct er_logfwd *fwd);
+/* Reads what is there now, so that the tail is complete when a worker has ended. */
+void er_logfwd_drain(struct er_logfwd *fwd);
+/* Last lines, at most ER_LOGFWD_TAIL_LINES; valid until the next call on `fwd`; "" when none. */
+const char *er_logfwd_tail(struct er_logfwd *fwd);
+/* What was dropped since the last call. */
+struct er_logfwd_drops er_logfwd_take_drops(struct er_logfwd *fwd);

@@ -1,0 +1,108 @@
+/* elastic-run: guard first, then the configuration, then the agent. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/agent.h"
+#include "agent/exit_codes.h"
+#include "base/log.h"
+
+extern char **environ;
+
+/* Descriptors that we open must never become 0, 1 or 2 by chance. */
+static int open_stdio(void)
+{
+    int fd;
+
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= 2);
+    if (fd < 0)
+        return -errno;
+    close(fd);
+    return 0;
+}
+
+static void set_up_log(const struct er_config *config)
+{
+    bool json = config && config->log.format && strcmp(config->log.format, "json") == 0;
+    const struct er_log_opts opts = {
+        .fd = 2,
+        .level = ER_LOG_WARNING,
+        .format = json ? ER_LOG_JSON : ER_LOG_TEXT,
+        .name = "elastic-run",
+    };
+
+    er_log_setup(&opts);
+}
+
+static int fail(int code, const struct er_error *err)
+{
+    fprintf(stderr, "elastic-run: %s\n", err->text);
+    return code;
+}
+
+static int print_plan(const struct er_config *config)
+{
+    printf("job '%s': %u worker%s on this node, run in '%s':", config->name, config->nproc,
+           config->nproc == 1 ? "" : "s", config->workdir);
+    for (size_t i = 0; i < config->command.n; i++)
+        printf(" %s", config->command.items[i]);
+    printf("\n");
+    return 0;
+}
+
+static int run_mode(const struct er_config *config, struct er_guard *guard, int argc, char **argv)
+{
+    struct er_error err = ER_ERROR_INIT;
+    int rc = 0;
+
+    switch (config->mode) {
+    case ER_MODE_RUN:
+        return er_agent_run(config, guard, argc, argv, environ);
+    case ER_MODE_CHECK:
+        printf("ok\n");
+        break;
+    case ER_MODE_DRY_RUN:
+        rc = print_plan(config);
+        break;
+    case ER_MODE_PRINT_CONFIG:
+        rc = er_config_print(config, &err);
+        break;
+    case ER_MODE_HELP:
+    case ER_MODE_VERSION:
+        rc = er_config_help(config, &err);
+        break;
+    }
+    if (rc)
+        return fail(er_config_exit_code(&err), &err);
+    if (fflush(stdout) == EOF) {
+        er_error_errno(&err, "write to stdout");
+        return fail(ER_CODE_OSERR, &err);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct er_error err = ER_ERROR_INIT;
+    struct er_guard guard = {.fd = -1};
+    struct er_config *config = NULL;
+    int code;
+
+    signal(SIGPIPE, SIG_IGN);
+    set_up_log(NULL);
+    if (open_stdio() < 0)
+        return ER_CODE_OSERR;
+    if (er_guard_start(&guard, &err))
+        return fail(ER_CODE_OSERR, &err);
+    if (er_config_load(&config, argc, argv, environ, &err))
+        return fail(er_config_exit_code(&err), &err);
+    set_up_log(config);
+    code = run_mode(config, &guard, argc, argv);
+    er_config_free(config);
+    return code;
+}

@@ -1,0 +1,161 @@
+#include "agent/orphan.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+
+#define GIVE_UP_US   (60 * ER_US_PER_S)
+#define PASS_WAIT_NS (2 * 1000 * 1000)
+#define PROCESS_MAX  (4u * 1024 * 1024) /* pid_max's own limit */
+
+struct process {
+    pid_t pid, parent;
+    bool ours, zombie;
+};
+
+struct table {
+    struct process *items; /* owned */
+    size_t n, room;
+};
+
+/* state and ppid of /proc/<pid>/stat; the name before them may hold anything but ends in the last
+ * ')'. Source: proc(5). */
+static int read_stat(pid_t pid, char *ret_state, pid_t *ret_parent)
+{
+    char path[64], text[1024];
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    const char *paren;
+    ssize_t n;
+    int parent;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? -ESRCH : -errno;
+    n = read(fd, text, sizeof(text) - 1);
+    if (n < 0)
+        return -errno;
+    text[n] = '\0';
+    paren = strrchr(text, ')');
+    if (!paren || sscanf(paren + 1, " %c %d", ret_state, &parent) != 2)
+        return -EBADMSG;
+    *ret_parent = parent;
+    return 0;
+}
+
+pid_t er_orphan_parent(pid_t pid)
+{
+    char state;
+    pid_t parent;
+    int rc = read_stat(pid, &state, &parent);
+
+    return rc ? rc : parent;
+}
+
+static int add_process(struct table *t, pid_t pid)
+{
+    char state;
+    pid_t parent;
+
+    if (read_stat(pid, &state, &parent))
+        return 0; /* ended while we looked */
+    if (t->n == t->room) {
+        size_t room = t->room ? 2 * t->room : 256;
+        struct process *items =
+            room <= PROCESS_MAX ? realloc(t->items, room * sizeof(*items)) : NULL;
+
+        if (!items)
+            return -ENOMEM;
+        t->items = items;
+        t->room = room;
+    }
+    t->items[t->n++] = (struct process){.pid = pid, .parent = parent, .zombie = state == 'Z'};
+    return 0;
+}
+
+static int list_processes(struct table *t)
+{
+    DIR *dir = opendir("/proc");
+    int rc = 0;
+
+    if (!dir)
+        return -errno;
+    for (struct dirent *entry; !rc && (entry = readdir(dir));) {
+        if (isdigit((unsigned char)entry->d_name[0]))
+            rc = add_process(t, (pid_t)strtol(entry->d_name, NULL, 10));
+    }
+    closedir(dir);
+    return rc;
+}
+
+static bool is_ours(const struct table *t, pid_t parent, pid_t self)
+{
+    if (parent == self)
+        return true;
+    for (size_t i = 0; i < t->n; i++) {
+        if (t->items[i].pid == parent)
+            return t->items[i].ours;
+    }
+    return false;
+}
+
+/* Until a round finds nobody new: the table is in no order, since pids wrap around. */
+static void mark_descendants(struct table *t)
+{
+    pid_t self = getpid();
+    bool more = true;
+
+    while (more) {
+        more = false;
+        for (size_t i = 0; i < t->n; i++) {
+            struct process *p = &t->items[i];
+
+            if (!p->ours && is_ours(t, p->parent, self))
+                p->ours = more = true;
+        }
+    }
+}
+
+int er_orphan_kill_pass(void)
+{
+    struct table t = {0};
+    int rc = list_processes(&t), n = 0;
+
+    if (!rc) {
+        mark_descendants(&t);
+        for (size_t i = 0; i < t.n; i++) {
+            if (t.items[i].ours && !t.items[i].zombie && kill(t.items[i].pid, SIGKILL) == 0)
+                n++;
+        }
+    }
+    free(t.items);
+    return rc ? rc : n;
+}
+
+void er_orphan_kill_all(void)
+{
+    uint64_t give_up_us = er_now_us() + GIVE_UP_US;
+
+    for (;;) {
+        pid_t pid = waitpid(-1, NULL, WNOHANG);
+
+        if (pid > 0)
+            continue;
+        if (pid < 0 || er_now_us() > give_up_us)
+            return; /* no child is left */
+        er_orphan_kill_pass();
+        nanosleep(&(struct timespec){.tv_nsec = PASS_WAIT_NS}, NULL);
+    }
+}

@@ -1,0 +1,163 @@
+#include "agent/report.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+
+#include "agent/exit.h"
+#include "base/clock.h"
+
+#define TRY(expr)                                                                                  \
+    do {                                                                                           \
+        int rc_ = (expr);                                                                          \
+        if (rc_)                                                                                   \
+            return rc_;                                                                            \
+    } while (0)
+
+static int add_duration(struct er_buf *buf, uint64_t us)
+{
+    uint64_t s = us / ER_US_PER_S;
+
+    if (s < 60)
+        return er_buf_printf(buf, "%" PRIu64 ".%" PRIu64 " s", s,
+                             (uint64_t)(us / (ER_US_PER_S / 10) % 10));
+    if (s < 3600)
+        return er_buf_printf(buf, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+    return er_buf_printf(buf, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
+}
+
+/* Each line of `text` behind a bar, so that it is told from ours. */
+static int add_quoted_lines(struct er_buf *buf, const char *text)
+{
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+
+        TRY(er_buf_printf(buf, "    | %.*s\n", (int)n, text));
+        text += n + (text[n] == '\n');
+    }
+    return 0;
+}
+
+static int add_others(struct er_buf *buf, const struct er_report *r)
+{
+    const char *comma = "";
+
+    if (r->others_ok + r->others_failed + r->others_stopped == 0)
+        return 0;
+    TRY(er_buf_add_str(buf, "  others      "));
+    if (r->others_stopped) {
+        TRY(er_buf_printf(buf, "%u stopped after it", r->others_stopped));
+        comma = ", ";
+    }
+    if (r->others_failed) {
+        TRY(er_buf_printf(buf, "%s%u failed later", comma, r->others_failed));
+        comma = ", ";
+    }
+    if (r->others_ok)
+        TRY(er_buf_printf(buf, "%s%u had ended well", comma, r->others_ok));
+    return er_buf_add_str(buf, " (on this node)\n");
+}
+
+static int add_restarts(struct er_buf *buf, const struct er_report *r)
+{
+    const struct er_verdict *v = r->verdict;
+
+    if (r->restart_max == UINT32_MAX)
+        TRY(er_buf_printf(buf, "  restarts    %u, no limit", v->restarts));
+    else
+        TRY(er_buf_printf(buf, "  restarts    %u of %u used", v->restarts, r->restart_max));
+    if (v->reason[0])
+        TRY(er_buf_printf(buf, "; %s", v->reason));
+    return er_buf_add_str(buf, "\n");
+}
+
+const char *er_report_next(const struct er_verdict *verdict, uint32_t restart_max)
+{
+    const struct er_cause *c = &verdict->cause;
+
+    if (c->kind == ER_EXIT_EXEC_FAILED)
+        return c->code == ER_CODE_NOT_FOUND
+                   ? "check the program's name, PATH and the interpreter in its first line"
+                   : "check that the program is a file this user may execute, and its workdir";
+    if (c->kind == ER_EXIT_OOM)
+        return "give the job more memory or use less of it (batch size, loader workers)";
+    if (c->kind == ER_EXIT_SIGNALED && c->signal == SIGKILL)
+        return "somebody sent KILL; if it was the kernel, its log says 'Out of memory' (dmesg)";
+    if (c->kind == ER_EXIT_SIGNALED && (c->signal == SIGSEGV || c->signal == SIGBUS ||
+                                        c->signal == SIGABRT || c->signal == SIGILL))
+        return "the program crashed: look at its core file or run it under a debugger";
+    if (c->fatal)
+        return "restarting cannot help (restart.fatal_exit_codes): mend the cause, run it again";
+    if (restart_max == 0)
+        return "mend the cause and run it again; --max-restarts N restarts by itself";
+    return "mend the cause and run it again; it goes on from the newest checkpoint, if it has any";
+}
+
+static int add_failure(struct er_buf *buf, const struct er_report *r)
+{
+    const struct er_cause *c = &r->verdict->cause;
+    char what[ER_EXIT_TEXT_MAX];
+
+    er_exit_text(c->kind, c->code, c->signal, what);
+    TRY(er_buf_printf(buf, "elastic-run: job '%s' failed: exit code %d (outcome=failed) after ",
+                      r->job, r->verdict->exit_code));
+    TRY(add_duration(buf, r->duration_us));
+    TRY(er_buf_printf(buf, "\n  root cause  rank %d (local rank %d", c->rank, c->local_rank));
+    if (c->pid > 0)
+        TRY(er_buf_printf(buf, ", pid %d", c->pid));
+    TRY(er_buf_printf(buf, ") on %s, generation %" PRIu64 ": %s\n", c->host, c->generation, what));
+    if (r->when)
+        TRY(er_buf_printf(buf, "  when        %s", r->when));
+    if (r->when && c->step)
+        TRY(er_buf_printf(buf, ", after step %" PRIu64, c->step));
+    if (r->when)
+        TRY(er_buf_add_str(buf, "\n"));
+    if (c->message[0])
+        TRY(er_buf_printf(buf, "  message     %s\n", c->message));
+    if (r->tail && r->tail[0]) {
+        TRY(er_buf_printf(buf, "  %s\n",
+                          r->tail_is_traceback ? "traceback" : "last lines of its stderr"));
+        TRY(add_quoted_lines(buf, r->tail));
+    }
+    TRY(add_others(buf, r));
+    TRY(add_restarts(buf, r));
+    if (r->log_dir)
+        TRY(er_buf_printf(buf, "  logs        %s\n", r->log_dir));
+    return er_buf_printf(buf, "  next        %s\n", er_report_next(r->verdict, r->restart_max));
+}
+
+static int add_stop(struct er_buf *buf, const struct er_report *r)
+{
+    const char *next = r->verdict->exit_code == ER_CODE_TEMPFAIL
+                           ? "it is unfinished: run the same command again to go on"
+                           : "run the same command again when wanted";
+
+    TRY(er_buf_printf(
+        buf, "elastic-run: job '%s' stopped: %s; exit code %d (outcome=stopped) after ", r->job,
+        r->verdict->reason[0] ? r->verdict->reason : "asked to", r->verdict->exit_code));
+    TRY(add_duration(buf, r->duration_us));
+    return er_buf_printf(buf, "\n  next        %s\n", next);
+}
+
+static int add_success(struct er_buf *buf, const struct er_report *r)
+{
+    if (!r->detailed)
+        return 0;
+    TRY(er_buf_printf(buf, "elastic-run: job '%s' succeeded after ", r->job));
+    TRY(add_duration(buf, r->duration_us));
+    return er_buf_printf(buf, ", generation %" PRIu64 ", restarts %u\n", r->generation,
+                         r->verdict->restarts);
+}
+
+int er_report_format(struct er_buf *buf, const struct er_report *report)
+{
+    switch (report->verdict->kind) {
+    case ER_VERDICT_SUCCEEDED:
+        return add_success(buf, report);
+    case ER_VERDICT_FAILED:
+        return add_failure(buf, report);
+    case ER_VERDICT_STOPPED:
+        return add_stop(buf, report);
+    }
+    return 0;
+}

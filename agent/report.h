@@ -1,0 +1,28 @@
+#pragma once
+/*
+ * The final summary: what failed, when, exit code, root cause with its last words, what happened to
+ * the others, what to do next. Formatting only. Pure.
+ */
+#include "base/buf.h"
+#include "rendezvous/driver.h"
+
+#define ER_REPORT_MAX (32u * 1024)
+
+struct er_report {
+    const char *job;
+    const struct er_verdict *verdict;
+    bool detailed;    /* YAML form: success is told too */
+    const char *when; /* RFC 3339, of the failure; NULL: unknown */
+    uint64_t duration_us;
+    uint64_t generation; /* newest one */
+    uint32_t restart_max;
+    const char *tail; /* root cause's traceback or last stderr lines, NULL or "": none */
+    bool tail_is_traceback;
+    const char *log_dir;                               /* root cause's folder, NULL: none kept */
+    unsigned others_ok, others_failed, others_stopped; /* local workers of the last generation */
+};
+
+/* Nothing is appended when there is nothing to say (success in program form). -ENOBUFS, -ENOMEM. */
+int er_report_format(struct er_buf *buf, const struct er_report *report);
+/* What the operator can do about it: one sentence without a full stop. */
+const char *er_report_next(const struct er_verdict *verdict, uint32_t restart_max);

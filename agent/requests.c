@@ -1,0 +1,343 @@
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/agent_internal.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+
+/* A request whose answer the driver owes. */
+struct request {
+    struct er_ticket ticket;
+    struct er_list node; /* in the agent's list */
+    struct er_agent *agent;
+    uint64_t wait_id; /* of a waiting get, 0: none */
+    enum er_ctl_type type;
+    uint64_t generation, step, bytes, written_bytes, pause_us, duration_us; /* COMMIT */
+    char path[1024], digest[64];
+};
+
+typedef void (*handler_fn)(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                           const struct er_ctl_msg *m);
+
+static void free_request(struct request *r)
+{
+    er_list_remove(&r->node);
+    free(r);
+}
+
+static void on_gone(struct er_ticket *ticket)
+{
+    struct request *r = ER_LIST_ITEM(ticket, struct request, ticket);
+
+    if (!r->wait_id)
+        return; /* the driver's callback frees it */
+    er_driver_kv_cancel(r->agent->driver, r->wait_id);
+    free_request(r);
+}
+
+/* NULL: answered already. */
+static struct request *new_request(struct er_agent *agent, struct er_ctlconn *conn,
+                                   const struct er_ctl_msg *m)
+{
+    struct request *r = calloc(1, sizeof(*r));
+
+    if (!r) {
+        er_ctlconn_status(conn, m->seq, -ENOMEM, NULL);
+        return NULL;
+    }
+    er_list_init(&r->node);
+    er_list_push_back(&agent->requests, &r->node);
+    r->agent = agent;
+    r->type = m->type;
+    er_ticket_init(&r->ticket, conn, m->seq, on_gone);
+    return r;
+}
+
+void er_agent_drop_requests(struct er_agent *agent)
+{
+    while (!er_list_empty(&agent->requests))
+        free_request(ER_LIST_ITEM(agent->requests.next, struct request, node));
+}
+
+static void event_commit(const struct request *r)
+{
+    struct er_agent *a = r->agent;
+
+    er_event(&a->events, "checkpoint_committed", ER_SEVERITY_INFO, r->generation,
+             "A checkpoint was committed.", ER_UINT("step", r->step), ER_UINT("bytes", r->bytes),
+             ER_UINT("written_bytes", r->written_bytes),
+             ER_NUM("pause_ms", (double)r->pause_us / 1e3),
+             ER_NUM("duration_ms", (double)r->duration_us / 1e3), ER_STR("digest", r->digest),
+             ER_STR("path", r->path));
+}
+
+static void on_driver(void *user, int rc, const void *value, size_t n)
+{
+    struct request *r = user;
+    struct er_ctl_msg reply = {.status = rc};
+    char text[32];
+
+    r->wait_id = 0;
+    if (rc == 0 && r->type == ER_CTL_COMMIT)
+        event_commit(r);
+    if (rc < 0) {
+        er_ctl_str(&reply, er_error_name(rc));
+    } else if (rc == 0 && r->type == ER_CTL_KV_GET) {
+        er_ctl_bytes(&reply, value, n);
+    } else if (rc == 0 && r->type == ER_CTL_KV_ADD) {
+        snprintf(text, sizeof(text), "%.*s", (int)n, value ? (const char *)value : "");
+        er_ctl_num(&reply, (uint64_t)strtoll(text, NULL, 10));
+    }
+    er_ticket_answer(&r->ticket, &reply);
+    free_request(r);
+}
+
+static void on_hello(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                     const struct er_ctl_msg *m)
+{
+    const struct er_assignment *a = er_group_assignment(agent->group);
+    struct er_ctl_msg reply = {.type = ER_CTL_WORLD};
+    const char *dir = agent->config->checkpoint.dir;
+
+    if (m->num[0] != ER_CTL_PROTOCOL) {
+        char text[96];
+
+        snprintf(text, sizeof(text), "the worker speaks protocol %llu, this agent %d",
+                 (unsigned long long)m->num[0], ER_CTL_PROTOCOL);
+        er_ctlconn_status(conn, m->seq, ER_E_PROTOCOL, text);
+        return;
+    }
+    if (!w->spoke)
+        w->spoke_us = er_now_us();
+    w->spoke = true;
+    er_ctl_num(&reply, (uint64_t)w->rank);
+    er_ctl_num(&reply, (uint64_t)a->world_size);
+    er_ctl_num(&reply, (uint64_t)w->local_rank);
+    er_ctl_num(&reply, (uint64_t)a->local_size);
+    er_ctl_num(&reply, (uint64_t)a->node_rank);
+    er_ctl_num(&reply, (uint64_t)a->nnodes);
+    er_ctl_num(&reply, a->generation);
+    er_ctl_num(&reply, a->restarts);
+    er_ctl_str(&reply, agent->config->name);
+    er_ctl_str(&reply, a->run);
+    er_ctl_str(&reply, agent->config->node.id);
+    er_ctl_str(&reply, dir ? dir : "");
+    er_ctlconn_answer(conn, m->seq, &reply);
+}
+
+static void on_ready(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                     const struct er_ctl_msg *m)
+{
+    uint64_t now_us = er_now_us();
+
+    if (er_group_ready(agent->group, w, now_us)) {
+        w->ready_us = now_us;
+        er_event(&agent->events, "worker_ready", ER_SEVERITY_INFO, w->generation,
+                 "A worker is set up.", ER_INT("rank", w->rank),
+                 ER_NUM("start_ms", (double)(now_us - w->started_us) / 1e3));
+    }
+    er_ctlconn_status(conn, m->seq, 0, NULL);
+}
+
+/* Workers' keys live below "u/", the agents' own below "b/". False: answered. */
+static bool key_of(struct er_ctlconn *conn, const struct er_ctl_msg *m, char *key, size_t cap)
+{
+    key[0] = 'u';
+    key[1] = '/';
+    if (m->str[0].len > 0 && m->str[0].len <= ER_CTL_KEY_MAX &&
+        er_ctl_copy(m->str[0], key + 2, cap - 2) >= 0)
+        return true;
+    er_ctlconn_status(conn, m->seq, -EINVAL, "a key has 1 to 512 bytes and no NUL");
+    return false;
+}
+
+static void on_put(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                   const struct er_ctl_msg *m)
+{
+    char key[ER_CTL_KEY_MAX + 8];
+    struct request *r;
+
+    if (m->str[1].len > ER_CTL_VALUE_MAX)
+        er_ctlconn_status(conn, m->seq, -EMSGSIZE, NULL);
+    else if (key_of(conn, m, key, sizeof(key)) && (r = new_request(agent, conn, m)))
+        er_driver_kv_put(agent->driver, w->generation, key, m->str[1].data, m->str[1].len,
+                         on_driver, r);
+}
+
+static void on_get(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                   const struct er_ctl_msg *m)
+{
+    uint64_t deadline_us = m->num[1] ? er_deadline_in(er_now_us(), m->num[1]) : 0;
+    char key[ER_CTL_KEY_MAX + 8];
+    struct request *r;
+
+    if (key_of(conn, m, key, sizeof(key)) && (r = new_request(agent, conn, m)))
+        r->wait_id = er_driver_kv_get(agent->driver, w->generation, key, deadline_us, on_driver, r);
+}
+
+static void on_add(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                   const struct er_ctl_msg *m)
+{
+    char key[ER_CTL_KEY_MAX + 8];
+    struct request *r;
+
+    if (key_of(conn, m, key, sizeof(key)) && (r = new_request(agent, conn, m)))
+        er_driver_kv_add(agent->driver, w->generation, key, (int64_t)m->num[1], on_driver, r);
+}
+
+static void on_barrier(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                       const struct er_ctl_msg *m)
+{
+    char name[ER_CTL_KEY_MAX + 1];
+
+    if (m->str[0].len == 0 || er_ctl_copy(m->str[0], name, sizeof(name)) < 0)
+        er_ctlconn_status(conn, m->seq, -EINVAL, "a barrier's name has 1 to 512 bytes, no NUL");
+    else
+        er_barriers_arrive(agent->barriers, conn, m->seq, w->local_rank, name,
+                           er_deadline_in(er_now_us(), m->num[1]));
+}
+
+static void commit_failed(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                          const struct er_ctl_msg *m, const char *path)
+{
+    int error = (int)(int64_t)m->num[6];
+
+    er_event(&agent->events, "checkpoint_failed", ER_SEVERITY_WARNING, w->generation,
+             "A checkpoint could not be written.", ER_UINT("step", m->num[1]),
+             ER_INT("errno", -error), ER_STR("message", path[0] ? path : er_error_name(error)),
+             ER_INT("failures", 1));
+    er_ctlconn_status(conn, m->seq, 0, NULL);
+}
+
+static void on_commit(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                      const struct er_ctl_msg *m)
+{
+    char path[1024], digest[64];
+    struct request *r;
+
+    if (er_ctl_copy(m->str[0], path, sizeof(path)) < 0 ||
+        er_ctl_copy(m->str[1], digest, sizeof(digest)) < 0) {
+        er_ctlconn_status(conn, m->seq, -EINVAL, "path or digest is too long");
+        return;
+    }
+    if (m->num[6]) {
+        commit_failed(agent, w, conn, m, path);
+        return;
+    }
+    r = new_request(agent, conn, m);
+    if (!r)
+        return;
+    r->generation = w->generation;
+    r->step = m->num[1];
+    r->bytes = m->num[2];
+    r->written_bytes = m->num[3];
+    r->pause_us = m->num[4];
+    r->duration_us = m->num[5];
+    memcpy(r->path, path, sizeof(path));
+    memcpy(r->digest, digest, sizeof(digest));
+    er_driver_commit(agent->driver, w->generation, r->step, r->digest, r->path, on_driver, r);
+}
+
+/* A worker's text goes into the event only when it is JSON. */
+static bool is_json(const char *text)
+{
+    json_t *value = json_loads(text, 0, NULL);
+    bool ok = value != NULL;
+
+    json_decref(value);
+    return ok;
+}
+
+static void on_loaded(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                      const struct er_ctl_msg *m)
+{
+    char path[1024], source[32], skipped[8192];
+
+    if (er_ctl_copy(m->str[0], path, sizeof(path)) < 0 ||
+        er_ctl_copy(m->str[1], source, sizeof(source)) < 0) {
+        er_ctlconn_status(conn, m->seq, -EINVAL, "path or source is too long");
+        return;
+    }
+    if (er_ctl_copy(m->str[2], skipped, sizeof(skipped)) < 0 || !is_json(skipped))
+        strcpy(skipped, "[]");
+    w->loaded_us = er_now_us();
+    if (m->num[1] > agent->recovery.loaded_step)
+        agent->recovery.loaded_step = m->num[1];
+    /* Every rank loads; one line a node tells it. */
+    if (w->local_rank == 0)
+        er_event(&agent->events, "checkpoint_loaded", ER_SEVERITY_INFO, w->generation,
+                 "A checkpoint was loaded.", ER_UINT("step", m->num[1]), ER_STR("path", path),
+                 ER_STR("source", source), ER_JSON("skipped", skipped));
+    er_ctlconn_status(conn, m->seq, 0, NULL);
+}
+
+static void on_fail(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                    const struct er_ctl_msg *m)
+{
+    size_t n = m->str[0].len < 4096 ? m->str[0].len : 4096;
+
+    free(w->message);
+    w->message = strndup(m->str[0].data ? m->str[0].data : "", n);
+    er_ctlconn_status(conn, m->seq, 0, NULL);
+}
+
+static void on_nothing(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                       const struct er_ctl_msg *m)
+{
+    er_ctlconn_status(conn, m->seq, 0, NULL);
+}
+
+/* `fenced`: only in the worker's own generation. */
+static const struct {
+    handler_fn handle;
+    bool fenced;
+} HANDLERS[ER_CTL_TYPE_COUNT] = {
+    [ER_CTL_HELLO] = {on_hello, false},  [ER_CTL_READY] = {on_ready, true},
+    [ER_CTL_KV_PUT] = {on_put, true},    [ER_CTL_KV_GET] = {on_get, true},
+    [ER_CTL_KV_ADD] = {on_add, true},    [ER_CTL_BARRIER] = {on_barrier, true},
+    [ER_CTL_COMMIT] = {on_commit, true}, [ER_CTL_LOADED] = {on_loaded, true},
+    [ER_CTL_LEFT] = {on_nothing, true},  [ER_CTL_FAIL] = {on_fail, false},
+    [ER_CTL_BYE] = {on_nothing, false},
+};
+
+/* The worker that speaks: found by its process once, then remembered. NULL: it is none of the
+ * running generation. */
+static struct er_worker *speaker(struct er_agent *agent, struct er_ctlconn *conn)
+{
+    struct er_ctl_peer *peer = er_ctlconn_peer(conn);
+    uint64_t generation = agent->group ? er_group_assignment(agent->group)->generation : 0;
+    struct er_worker *w;
+
+    if (!agent->group || (peer->local_rank >= 0 && peer->generation != generation))
+        return NULL;
+    if (peer->local_rank >= 0)
+        return er_group_worker(agent->group, peer->local_rank);
+    w = er_group_worker_of(agent->group, peer->pid);
+    if (w) {
+        peer->generation = generation;
+        peer->local_rank = w->local_rank;
+    }
+    return w;
+}
+
+void er_agent_on_request(void *user, struct er_ctlconn *conn, const struct er_ctl_msg *m)
+{
+    struct er_agent *agent = user;
+    handler_fn handle = m->type < ER_CTL_TYPE_COUNT ? HANDLERS[m->type].handle : NULL;
+    struct er_worker *w;
+
+    if (!handle) {
+        er_ctlconn_status(conn, m->seq, ER_E_PROTOCOL, "unknown request");
+        return;
+    }
+    w = speaker(agent, conn);
+    if (!w)
+        er_ctlconn_status(conn, m->seq, ER_E_STALE, "not a worker of the running generation");
+    else if (HANDLERS[m->type].fenced && m->num[0] != w->generation)
+        er_ctlconn_status(conn, m->seq, ER_E_STALE, NULL);
+    else
+        handle(agent, w, conn, m);
+}

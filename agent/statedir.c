@@ -1,0 +1,113 @@
+#include "agent/statedir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+
+size_t er_statedir_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX])
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    size_t n = 0;
+
+    if (geteuid() == 0)
+        snprintf(ret_paths[n++], ER_STATE_PATH_MAX, "/run/elastic-run");
+    else if (runtime && runtime[0] == '/' && strlen(runtime) < 64)
+        snprintf(ret_paths[n++], ER_STATE_PATH_MAX, "%s/elastic-run", runtime);
+    snprintf(ret_paths[n++], ER_STATE_PATH_MAX, "/tmp/elastic-run-%u", (unsigned)geteuid());
+    return n;
+}
+
+/* Exists, is a folder, is ours and nobody else may look into it: /tmp belongs to everybody. */
+static int make_private(const char *path)
+{
+    struct stat st;
+
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    if (lstat(path, &st) < 0)
+        return -errno;
+    if (!S_ISDIR(st.st_mode))
+        return -ENOTDIR;
+    if (st.st_uid != geteuid())
+        return -EPERM;
+    if ((st.st_mode & 077) && chmod(path, 0700) < 0)
+        return -errno;
+    return 0;
+}
+
+static int open_in(struct er_statedir *dir, const char *base, const char *name)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    char lock[ER_STATE_PATH_MAX + 8];
+    int rc = make_private(base);
+
+    if (!rc &&
+        (size_t)snprintf(dir->path, sizeof(dir->path), "%s/%s", base, name) >= sizeof(dir->path))
+        rc = -ENAMETOOLONG;
+    if (!rc)
+        rc = make_private(dir->path);
+    if (rc)
+        return rc;
+    snprintf(lock, sizeof(lock), "%s/lock", dir->path);
+    fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return -errno;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK ? -EBUSY : -errno;
+    dir->lock_fd = ER_TAKE_FD(fd);
+    return 0;
+}
+
+int er_statedir_open(struct er_statedir *ret, const char *name, struct er_error *err)
+{
+    char bases[ER_STATE_BASES][ER_STATE_PATH_MAX];
+    size_t n = er_statedir_bases(bases);
+    struct er_statedir dir = {.lock_fd = -1};
+    int rc = -ENOENT;
+
+    for (size_t i = 0; i < n; i++) {
+        rc = open_in(&dir, bases[i], name);
+        if (rc == -EBUSY)
+            return er_error_set(err, rc,
+                                "job '%s' is running on this host already ('%s' is in use): give "
+                                "this one another name",
+                                name, dir.path);
+        if (!rc) {
+            *ret = dir;
+            return 0;
+        }
+    }
+    return er_error_set(err, rc, "make the state folder '%s/%s': %s", bases[n - 1], name,
+                        er_error_name(rc));
+}
+
+void er_statedir_close(struct er_statedir *dir)
+{
+    if (!dir->path[0])
+        return;
+    er_remove_all(dir->path, NULL);
+    er_cleanup_fd(&dir->lock_fd);
+    dir->path[0] = '\0';
+}
+
+int er_statedir_socket(const struct er_statedir *dir, const char *file,
+                       char ret_path[ER_STATE_PATH_MAX], struct er_error *err)
+{
+    size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
+
+    if ((size_t)snprintf(ret_path, ER_STATE_PATH_MAX, "%s/%s", dir->path, file) >= room)
+        return er_error_set(err, -ENAMETOOLONG,
+                            "socket path '%s/%s' is longer than %zu bytes: set XDG_RUNTIME_DIR to "
+                            "a shorter one",
+                            dir->path, file, room - 1);
+    return 0;
+}
