@@ -23,8 +23,10 @@ struct er_driver; /* opaque */
 /* Kinds of a worker's end; names as in the events. X(ENUM, "text") */
 #define ER_EXIT_KINDS(X)                                                                           \
     X(OK, "ok")                                                                                    \
-    X(EXITED, "exited") X(SIGNALED, "signaled") X(OOM, "oom") X(EXEC_FAILED, "exec_failed")        \
-        X(HUNG, "hung") X(LOST, "lost") X(STOPPED, "stopped")
+    X(EXITED, "exited")                                                                            \
+    X(SIGNALED, "signaled")                                                                        \
+    X(OOM, "oom") X(EXEC_FAILED, "exec_failed") X(HUNG, "hung") X(LOST, "lost")                    \
+        X(STOPPED, "stopped")
 enum er_exit_kind {
 #define ER_EXIT_ENUM(name, text) ER_EXIT_##name,
     ER_EXIT_KINDS(ER_EXIT_ENUM)
@@ -114,8 +116,8 @@ struct er_driver_opts {
     uint64_t now_us;
 };
 
-/* `store` is borrowed: it outlives the driver and is not dispatched by anybody else; free the driver
- * first, then the store, without a dispatch in between. Nothing is sent before the first
+/* `store` is borrowed: it outlives the driver and is not dispatched by anybody else; free the
+ * driver first, then the store, without a dispatch in between. Nothing is sent before the first
  * er_driver_dispatch() (er_driver_pending() is true). Errors: ER_E_CONFIG (names, bounds, sizes),
  * -ENOMEM. */
 int er_driver_new(struct er_driver **ret, struct er_store *store, const struct er_driver_opts *opts,

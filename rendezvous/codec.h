@@ -1,0 +1,188 @@
+#pragma once
+/*
+ * Records <-> bytes, and keys <-> their parts. Pure.
+ *
+ * A record is: type letter, version byte, then its fields in a fixed order (integers as LEB128
+ * varints, signed ones zigzag, texts with their length). Parsing is strict: another type or
+ * version, a value out of its range, bytes missing or left over are all ER_E_CORRUPT; the result is
+ * untouched then. Encoding always fits the record's limit (long messages are cut).
+ *
+ * Keys, under the job's root "<prefix>/<job>/":
+ *   spec  world  fence  leader  n/<node>  a/<node>  r/<gen>/<node>  kv/<gen>/<key>
+ *   op/<gen>/<node>/<seq>  ckpt/latest
+ * Numbers in keys are decimal, zero-padded to ER_GEN_DIGITS, so keys sort as their numbers do.
+ */
+#include "rendezvous/driver.h"
+
+#define ER_WORLD_BYTES_MAX  1024
+#define ER_RESULT_BYTES_MAX 2048
+#define ER_MEMBER_BYTES_MAX 768
+#define ER_ASSIGN_BYTES_MAX 128
+#define ER_LEADER_BYTES_MAX 96
+#define ER_CKPT_BYTES_MAX   1280
+#define ER_SPEC_BYTES_MAX   4096
+#define ER_RECORD_BYTES_MAX 2048 /* of any record but spec */
+
+#define ER_GEN_DIGITS      12
+#define ER_GEN_MAX         999999999999ull
+#define ER_ROOT_MAX        200 /* "<prefix>/<job>/" with its NUL */
+#define ER_KEY_MAX         640 /* a whole key with its NUL */
+#define ER_KV_KEY_MAX      256 /* a worker's key */
+#define ER_FENCE_MAX       40  /* "generation:nonce" with its NUL */
+#define ER_BUDGET_AGES     16  /* buckets of counted failures in `world` */
+#define ER_CKPT_PATH_MAX   1024
+#define ER_CKPT_DIGEST_MAX 65
+
+/* Why a generation came to be; names as in the events. X(ENUM, "text") */
+#define ER_REASONS(X)                                                                              \
+    X(FORMED, "formed")                                                                            \
+    X(WORKER_FAILED, "worker_failed")                                                              \
+    X(WORKER_HUNG, "worker_hung")                                                                  \
+    X(NODE_LOST, "node_lost")                                                                      \
+    X(NODE_JOINED, "node_joined")                                                                  \
+    X(DRAINED, "drained")                                                                          \
+    X(PREEMPTED, "preempted")                                                                      \
+    X(SCALED, "scaled")
+enum er_reason {
+#define ER_REASON_ENUM(name, text) ER_REASON_##name,
+    ER_REASONS(ER_REASON_ENUM)
+#undef ER_REASON_ENUM
+        ER_REASON_COUNT
+};
+const char *er_reason_name(enum er_reason reason);
+
+#define ER_PHASES_OF_WORLD(X) X(FORMING) X(SEALED) X(DONE) X(FAILED)
+enum er_world_phase {
+#define ER_WORLD_ENUM(name) ER_WORLD_##name,
+    ER_PHASES_OF_WORLD(ER_WORLD_ENUM)
+#undef ER_WORLD_ENUM
+        ER_WORLD_PHASE_COUNT
+};
+
+/* Counted failures of about one age. Merging two buckets takes the younger age, so a failure never
+ * counts shorter than it should. */
+struct er_budget_age {
+    uint64_t age_us;
+    uint32_t count;
+};
+
+/* `world`: the job's state, changed by the leader's compare-and-swap only. */
+struct er_world {
+    char run[ER_RUN_TEXT_MAX];
+    enum er_world_phase phase;
+    enum er_reason reason; /* of the generation being formed, or sealed */
+    uint64_t generation;   /* number of the attempt; of the generation when sealed */
+    uint64_t nonce;        /* of the sealed generation */
+    uint64_t last_sealed;  /* 0: none yet */
+    uint32_t last_nnodes;  /* its node count */
+    uint32_t min_nodes, max_nodes;
+    uint32_t restarts;      /* counted so far, whole job */
+    uint32_t uncounted_row; /* failures in a row that cost nothing */
+    uint32_t early_row;     /* generations in a row that failed before progress */
+    uint64_t writer, seq;   /* who wrote this: incarnation, and its count of writes */
+    uint64_t ready_us;      /* how long a member may take to leave */
+    uint32_t world_size, nnodes;
+    char master_addr[ER_HOST_TEXT_MAX];
+    int master_port;
+    int exit_code; /* DONE, FAILED */
+    bool stopped;  /* FAILED: unfinished, state safe, not a failure of the job */
+    struct er_budget_age ages[ER_BUDGET_AGES];
+    uint32_t age_n;
+    bool has_cause;
+    struct er_cause cause;
+    char verdict[256];
+};
+
+/* `n/<node>`: a live node, bound to its lease. */
+struct er_member {
+    uint64_t incarnation, boot_id_hash;
+    char address[ER_HOST_TEXT_MAX], host[ER_HOST_TEXT_MAX];
+    int port; /* held ready for MASTER_PORT; 0 none */
+    int slots, preferred_rank;
+    uint64_t left;    /* newest generation whose workers are gone here */
+    uint64_t running; /* on (re-)registration: generation still running, 0 none */
+    bool draining;
+};
+
+/* `a/<node>`: one assignment key per node, for its life. */
+struct er_assign {
+    uint64_t generation, nonce, incarnation;
+    int group_rank, first_rank;
+    uint64_t prev_generation, prev_incarnation; /* the last sealed one before it */
+    int prev_rank;
+};
+
+/* `leader`: who plans. */
+struct er_leader {
+    char node_id[ER_NAME_TEXT_MAX];
+    uint64_t incarnation, nonce;
+};
+
+/* `r/<gen>/<node>`: created once. */
+struct er_result {
+    bool ok, progressed;
+    uint64_t incarnation;
+    struct er_cause cause; /* !ok */
+};
+
+/* `ckpt/latest` */
+struct er_ckpt {
+    uint64_t generation, step;
+    char digest[ER_CKPT_DIGEST_MAX], path[ER_CKPT_PATH_MAX];
+};
+
+/* Encoders return the length; `ret` holds ER_<RECORD>_BYTES_MAX bytes. */
+size_t er_world_encode(const struct er_world *w, void *ret);
+size_t er_member_encode(const struct er_member *m, void *ret);
+size_t er_assign_encode(const struct er_assign *a, void *ret);
+size_t er_leader_encode(const struct er_leader *l, void *ret);
+size_t er_result_encode(const struct er_result *r, void *ret);
+size_t er_ckpt_encode(const struct er_ckpt *c, void *ret);
+
+int er_world_parse(struct er_bytes bytes, struct er_world *ret, struct er_error *err);
+int er_member_parse(struct er_bytes bytes, struct er_member *ret, struct er_error *err);
+int er_assign_parse(struct er_bytes bytes, struct er_assign *ret, struct er_error *err);
+int er_leader_parse(struct er_bytes bytes, struct er_leader *ret, struct er_error *err);
+int er_result_parse(struct er_bytes bytes, struct er_result *ret, struct er_error *err);
+int er_ckpt_parse(struct er_bytes bytes, struct er_ckpt *ret, struct er_error *err);
+
+/* "generation:nonce", decimal and 16 hex digits. Returns the length. */
+size_t er_fence_format(uint64_t generation, uint64_t nonce, char ret_text[ER_FENCE_MAX]);
+
+enum er_key_kind {
+    ER_KEY_OTHER, /* not ours, or malformed */
+    ER_KEY_SPEC,
+    ER_KEY_WORLD,
+    ER_KEY_FENCE,
+    ER_KEY_LEADER,
+    ER_KEY_NODE,
+    ER_KEY_ASSIGN,
+    ER_KEY_RESULT,
+    ER_KEY_KV,
+    ER_KEY_OP,
+    ER_KEY_CKPT,
+    ER_KEY_KIND_COUNT
+};
+
+struct er_key {
+    enum er_key_kind kind;
+    uint64_t generation;      /* RESULT, KV, OP */
+    char name[ER_KV_KEY_MAX]; /* NODE, ASSIGN, RESULT, OP: node; KV: the worker's key */
+    uint64_t seq;             /* OP */
+};
+
+/* Writes root + key, NUL-terminated; returns the length, 0 when a part is too long or empty. */
+size_t er_key_format(const char *root, const struct er_key *key, char ret_text[ER_KEY_MAX]);
+/* Kind ER_KEY_OTHER when it isn't a key of this root. */
+void er_key_parse(const char *root, struct er_bytes text, struct er_key *ret);
+
+/* A node's or job's name: 1..63 of [A-Za-z0-9._-], not starting with '.' or '-'. */
+bool er_name_valid(const char *name);
+
+/* Bounded text building for the pure files; the result is always terminated, cut at `cap`. */
+struct er_text {
+    char *at;
+    size_t cap, len;
+};
+void er_text_add(struct er_text *t, const char *s);
+void er_text_u64(struct er_text *t, uint64_t v);

@@ -1,0 +1,233 @@
+#pragma once
+/*
+ * The rendezvous core: what one node does, as a pure function of events. Time and randomness come
+ * in with the event; what is to be done goes out as actions, carried out in their order by the
+ * driver; when nothing happens before er_rdzv_deadline(), a TICK is due then. The transactions are
+ * numbered as in docs of the protocol (1 lease ... 18 clean-up).
+ *
+ * Registration                                  Workers of this node
+ *
+ *   NEW --> LEASING --> JOINING --> IN            IDLE --START--> UP --STOP--> STOPPING
+ *              ^           |        |               ^             |              |
+ *              +-----------+--------+ lease lost    +---- left ---+---- left ----+
+ *              |           |        |
+ *              +-----------+--------+--> REVOKING --> OVER (verdict given)
+ *
+ * Leader
+ *
+ *   NO --elected--> READING --view ready--> REST --plan--> ASSIGNING --all sent--> SEALING
+ *    ^                 |                    ^  ^               |                      |
+ *    +--- deposed -----+-----(any state)    |  +-- void -------+-- void or sealed ----+
+ *
+ *   REST also ends generations (4), claims numbers (5) and writes the verdict (12, 13).
+ *
+ * Everything is level-triggered: an event changes what is known, then decide() compares what is
+ * with what should be. There are two lanes of transactions, the node's own and the leader's; each
+ * has at most one under way.
+ */
+#include "rendezvous/plan.h"
+#include "rendezvous/view.h"
+
+#define ER_RDZV_ACTIONS_MAX     32 /* of one step; notes beyond it are dropped */
+#define ER_RDZV_CMPS_MAX        112
+#define ER_RDZV_ELSE_MAX        6
+#define ER_RDZV_BATCH           120 /* assignments a transaction */
+#define ER_RDZV_LOST_MAX        100 /* nodes declared lost by one transaction */
+#define ER_RDZV_ARENA           (64 * 1024)
+#define ER_RDZV_SETTLE_US       5000000ull  /* joins are gathered for this long */
+#define ER_RDZV_MIN_INTERVAL_US 60000000ull /* between a seal and the next grow */
+#define ER_RDZV_UNCOUNTED_MAX   3           /* in a row */
+
+enum er_rdzv_state {
+    ER_RDZV_NEW,
+    ER_RDZV_LEASING,
+    ER_RDZV_JOINING,
+    ER_RDZV_IN,
+    ER_RDZV_REVOKING,
+    ER_RDZV_OVER,
+    ER_RDZV_STATE_COUNT
+};
+
+enum er_rdzv_run { ER_RUN_IDLE, ER_RUN_UP, ER_RUN_STOPPING, ER_RUN_COUNT };
+
+enum er_rdzv_lead {
+    ER_LEAD_NO,
+    ER_LEAD_READING,
+    ER_LEAD_REST,
+    ER_LEAD_ASSIGNING,
+    ER_LEAD_SEALING,
+    ER_LEAD_COUNT
+};
+
+enum er_rdzv_lane_id { ER_LANE_OWN, ER_LANE_LEAD, ER_LANE_COUNT };
+
+enum er_rdzv_txn {
+    ER_TXN_NONE,
+    ER_TXN_READ,   /* after an ambiguous answer */
+    ER_TXN_JOIN,   /* 2, 11 */
+    ER_TXN_RESULT, /* 9 */
+    ER_TXN_LEFT,   /* 10 */
+    ER_TXN_ELECT,  /* 3 */
+    ER_TXN_END,    /* 4 */
+    ER_TXN_CLAIM,  /* 5 */
+    ER_TXN_ASSIGN, /* 6 */
+    ER_TXN_SEAL,   /* 7 */
+    ER_TXN_VERDICT /* 12, 13 */
+};
+
+enum er_rdzv_event_kind {
+    ER_EV_TICK,
+    ER_EV_LEASE,      /* the grant of lease `id` was answered with rc */
+    ER_EV_LEASE_LOST, /* lease `id` ended */
+    ER_EV_REVOKED,    /* answered, whatever the outcome */
+    ER_EV_REPLY,      /* of the transaction of `lane` */
+    ER_EV_SELF_KV,    /* world, leader, n/<self> or a/<self> changed or was read; no decision yet */
+    ER_EV_SELF_READY, /* the four have been read */
+    ER_EV_JOB_RESET,  /* a full read of the job follows */
+    ER_EV_JOB_KV,     /* one record of it, or a change after it; no decision yet */
+    ER_EV_JOB_READY,
+    ER_EV_PORT,
+    ER_EV_RESULT,
+    ER_EV_LEFT,
+    ER_EV_PROGRESS,
+    ER_EV_LEAVE
+};
+
+struct er_rdzv_event {
+    enum er_rdzv_event_kind kind;
+    uint64_t now_us;
+    uint64_t random;     /* fresh for every event */
+    int rc;              /* LEASE, REPLY */
+    uint64_t id;         /* LEASE, LEASE_LOST */
+    uint64_t ttl_us;     /* LEASE */
+    uint64_t generation; /* RESULT, LEFT, PROGRESS */
+    int value;           /* PORT: port; LEAVE: exit code */
+    enum er_rdzv_lane_id lane;
+    const struct er_store_reply *reply; /* REPLY with rc 0 */
+    enum er_store_event_kind change;    /* SELF_KV, JOB_KV; DELETE: also read and not there */
+    const struct er_store_kv *kv;       /* mod_rev of a DELETE: the revision that is known */
+    const struct er_cause *cause;       /* RESULT: NULL success */
+    const char *reason;                 /* LEAVE */
+};
+
+enum er_rdzv_action_kind {
+    ER_ACT_GRANT,      /* lease.id, lease.ttl_us; keep it when granted */
+    ER_ACT_REVOKE,     /* lease.id */
+    ER_ACT_TXN,        /* txn, answered by REPLY of that lane */
+    ER_ACT_WATCH_SELF, /* read, then watch the four single keys */
+    ER_ACT_WATCH_JOB,  /* read, then watch the whole job */
+    ER_ACT_UNWATCH_JOB,
+    ER_ACT_START,
+    ER_ACT_STOP,
+    ER_ACT_VERDICT, /* the last one ever */
+    ER_ACT_NOTE
+};
+
+/* Pointers are valid until the next step. */
+struct er_rdzv_action {
+    enum er_rdzv_action_kind kind;
+    struct {
+        uint64_t id, ttl_us;
+    } lease;
+    enum er_rdzv_lane_id lane;
+    const struct er_store_txn *txn;
+    const struct er_assignment *start;
+    uint64_t generation; /* STOP */
+    const char *reason;  /* STOP */
+    const struct er_verdict *verdict;
+    struct er_note note;
+};
+
+struct er_rdzv_actions {
+    size_t n;
+    struct er_rdzv_action list[ER_RDZV_ACTIONS_MAX];
+};
+
+/* What is known of one key: as of revision `rev` it was there (or not), last changed at mod_rev. */
+struct er_rdzv_known {
+    bool present;
+    uint64_t rev, mod_rev, lease;
+};
+
+struct er_rdzv_lane {
+    enum er_rdzv_txn kind; /* under way; NONE: idle */
+    bool reread;           /* the last outcome is unknown: read before anything else */
+    unsigned tries;        /* failures in a row */
+    uint64_t retry_us;     /* not before */
+    struct er_store_txn txn;
+    struct er_store_cmp cmps[ER_RDZV_CMPS_MAX];
+    struct er_store_op then_ops[ER_STORE_TXN_OPS_MAX], else_ops[ER_RDZV_ELSE_MAX];
+    char arena[ER_RDZV_ARENA];
+    size_t used;
+};
+
+struct er_rdzv {
+    struct er_driver_opts opts;
+    uint64_t settle_us, min_interval_us;
+    char spec[ER_SPEC_BYTES_MAX + 1], root[ER_ROOT_MAX];
+    uint64_t now_us, wake_us;
+    uint64_t random; /* state of its own, stirred by every event */
+    struct er_rdzv_actions *out;
+
+    /* registration */
+    enum er_rdzv_state state;
+    bool registered_once, self_ready, lease_asked, lease_held, lease_lost;
+    uint64_t lease, lease_retry_us, begun_us, taken_us, evicted_lease;
+    unsigned lease_tries;
+    int port;
+    struct er_rdzv_known k_world, k_leader, k_node, k_assign;
+    struct er_world world;
+    struct er_member node; /* n/<self> as the store has it */
+    struct er_assign assign;
+    struct er_leader leader;
+    bool leaving, revoked;
+    int leave_code;
+    char leave_reason[256];
+    uint64_t deregister_us, revoke_us; /* give up saying goodbye then */
+
+    /* workers */
+    enum er_rdzv_run run;
+    uint64_t run_generation, run_nonce, left, progressed;
+    uint64_t result_generation; /* newest generation whose result was given */
+    bool result_due;
+    struct er_result result;
+
+    /* leader */
+    enum er_rdzv_lead lead;
+    bool led_before;   /* the leader key that vanished was mine */
+    uint64_t elect_us; /* try to be leader then; 0: not competing */
+    uint64_t lead_rev; /* mod_revision of my leader key */
+    uint64_t leader_nonce, seq;
+    uint64_t fresh_seq;  /* my write of world under which nothing was sent yet; 0 none */
+    uint64_t forming_us; /* since when this leader sees the job forming; 0: it isn't */
+    uint64_t min_met_us, settled_us, first_ok_us, sealed_us;
+    bool forming_noted;
+    uint64_t sealed_noted; /* generation */
+    uint32_t restarts_noted;
+    struct {
+        uint64_t generation, world_rev, nonce;
+        uint32_t nnodes, world_size;
+        char master_addr[ER_HOST_TEXT_MAX];
+        int master_port;
+    } plan;
+    struct er_plan_node *scratch; /* as many as view.cap */
+    struct er_view view;
+
+    struct er_assignment assignment;
+    struct er_verdict verdict;
+    struct er_rdzv_lane lanes[ER_LANE_COUNT];
+};
+
+/* How many view nodes (and plan nodes) a core for up to max_nodes needs. */
+size_t er_rdzv_capacity(uint32_t max_nodes);
+/* `core` comes zeroed (calloc: what isn't used is never touched). `nodes` and `scratch` hold
+ * er_rdzv_capacity() items and outlive it. opts->spec is copied.
+ * Errors: ER_E_CONFIG with a text. */
+int er_rdzv_init(struct er_rdzv *core, const struct er_driver_opts *opts,
+                 struct er_view_node *nodes, struct er_plan_node *scratch, struct er_error *err);
+void er_rdzv_step(struct er_rdzv *core, const struct er_rdzv_event *event,
+                  struct er_rdzv_actions *ret_actions);
+/* ER_FOREVER: only an event can change anything. */
+uint64_t er_rdzv_deadline(const struct er_rdzv *core);
+/* `fence` of a generation this node ran last; false: not that one. */
+bool er_rdzv_fence(const struct er_rdzv *core, uint64_t generation, char ret_text[ER_FENCE_MAX]);

@@ -1,0 +1,62 @@
+#pragma once
+/* Shared by the files of the core: rdzv.c (events, states), rdzv_node.c (this node's part),
+ * rdzv_lead.c (the leader's part), rdzv_judge.c (cause and budget), rdzv_txn.c (transactions). */
+#include "base/clock.h"
+#include "rendezvous/rdzv.h"
+
+/* rdzv.c */
+struct er_rdzv_action *rdzv_act(struct er_rdzv *c, enum er_rdzv_action_kind kind);
+/* A note that may be dropped; NULL: no room. */
+struct er_note *rdzv_note(struct er_rdzv *c, enum er_note_kind kind);
+void rdzv_wake(struct er_rdzv *c, uint64_t at_us); /* decide again then at the latest */
+bool rdzv_due(struct er_rdzv *c, uint64_t at_us);  /* it is time; else woken then */
+uint64_t rdzv_random(struct er_rdzv *c);           /* never 0 */
+void rdzv_set_state(struct er_rdzv *c, enum er_rdzv_state next);
+void rdzv_set_run(struct er_rdzv *c, enum er_rdzv_run next);
+void rdzv_set_lead(struct er_rdzv *c, enum er_rdzv_lead next);
+bool rdzv_terminal(const struct er_world *w);
+/* The lane can take a transaction now. */
+bool rdzv_lane_free(struct er_rdzv *c, enum er_rdzv_lane_id id);
+
+/* rdzv_node.c */
+void rdzv_node_decide(struct er_rdzv *c);
+void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply);
+/* End this node's part with a reason of its own. */
+void rdzv_leave(struct er_rdzv *c, int exit_code, const char *reason);
+
+/* rdzv_lead.c */
+void rdzv_lead_decide(struct er_rdzv *c);
+void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, bool succeeded);
+void rdzv_lead_ready(struct er_rdzv *c); /* the view has been read */
+void rdzv_depose(struct er_rdzv *c);
+
+/* rdzv_judge.c */
+struct rdzv_judgement {
+    enum er_reason reason;
+    bool has_cause, charge, uncounted, early, fail;
+    struct er_cause cause;
+    int exit_code;     /* fail */
+    char verdict[256]; /* fail */
+};
+/* Why the last sealed generation ended and what that costs. Final when every member of it has left
+ * or is lost. */
+void rdzv_judge(const struct er_rdzv *c, struct rdzv_judgement *ret);
+/* Failures that count now. */
+uint32_t rdzv_budget_used(const struct er_rdzv *c);
+/* Add the time observed since `world` was read; forget what is older than the window. */
+void rdzv_budget_advance(const struct er_rdzv *c, struct er_world *w);
+void rdzv_budget_add(struct er_world *w);
+uint64_t rdzv_backoff(const struct er_rdzv *c, uint32_t early_row);
+
+/* rdzv_txn.c: each starts one transaction on its lane. */
+void rdzv_send_read(struct er_rdzv *c, enum er_rdzv_lane_id id);
+void rdzv_send_join(struct er_rdzv *c);
+void rdzv_send_result(struct er_rdzv *c);
+void rdzv_send_left(struct er_rdzv *c);
+void rdzv_send_elect(struct er_rdzv *c);
+/* Writes `w` as `world` (4, 5); writer and seq are set here. With `lost`, the nodes that are lost
+ * must still be. */
+void rdzv_send_world(struct er_rdzv *c, enum er_rdzv_txn kind, struct er_world *w, bool lost);
+void rdzv_send_assign(struct er_rdzv *c);
+void rdzv_send_seal(struct er_rdzv *c, struct er_world *w);
+void rdzv_send_verdict(struct er_rdzv *c, struct er_world *w);

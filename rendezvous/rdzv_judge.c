@@ -1,0 +1,201 @@
+#include "rendezvous/rdzv_internal.h"
+
+#include <string.h>
+
+/* Cause, cost and verdict of a generation that ended. The cause is fixed by the seal or the verdict
+ * only, when every member has left or is lost: a dead node makes its peers' workers fail first, and
+ * a victim is never the cause. */
+
+#define HUNG_CODE 124 /* as timeout(1) */
+#define OOM_CODE  137 /* SIGKILL */
+
+static uint64_t elapsed(const struct er_rdzv *c)
+{
+    return c->now_us > c->view.world_us ? c->now_us - c->view.world_us : 0;
+}
+
+uint32_t rdzv_budget_used(const struct er_rdzv *c)
+{
+    const struct er_world *w = &c->view.world;
+    uint64_t window = c->opts.restart_window_us;
+    uint32_t used = 0;
+
+    if (window == ER_FOREVER)
+        return w->restarts;
+    for (uint32_t i = 0; i < w->age_n; i++) {
+        if (er_deadline_in(w->ages[i].age_us, elapsed(c)) <= window)
+            used += w->ages[i].count;
+    }
+    return used;
+}
+
+void rdzv_budget_advance(const struct er_rdzv *c, struct er_world *w)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < w->age_n; i++) {
+        struct er_budget_age a = w->ages[i];
+
+        a.age_us = er_deadline_in(a.age_us, elapsed(c));
+        if (a.age_us <= c->opts.restart_window_us)
+            w->ages[n++] = a;
+    }
+    w->age_n = n;
+}
+
+/* Oldest first. No room: the two nearest in age become one bucket of the younger age. */
+void rdzv_budget_add(struct er_world *w)
+{
+    if (w->age_n == ER_BUDGET_AGES) {
+        uint32_t best = 0;
+
+        for (uint32_t i = 1; i + 1 < w->age_n; i++) {
+            if (w->ages[i].age_us - w->ages[i + 1].age_us <
+                w->ages[best].age_us - w->ages[best + 1].age_us)
+                best = i;
+        }
+        w->ages[best + 1].count += w->ages[best].count;
+        memmove(&w->ages[best], &w->ages[best + 1], (w->age_n - best - 1) * sizeof(w->ages[0]));
+        w->age_n--;
+    }
+    w->ages[w->age_n++] = (struct er_budget_age){.age_us = 0, .count = 1};
+    w->restarts++;
+}
+
+uint64_t rdzv_backoff(const struct er_rdzv *c, uint32_t early_row)
+{
+    uint64_t wait = c->opts.backoff_initial_us;
+
+    for (uint32_t i = 1; i < early_row && wait && wait < c->opts.backoff_max_us; i++)
+        wait *= 2;
+    return wait < c->opts.backoff_max_us ? wait : c->opts.backoff_max_us;
+}
+
+static int exit_code_of(const struct er_cause *cause)
+{
+    switch (cause->kind) {
+    case ER_EXIT_SIGNALED:
+        return 128 + cause->signal;
+    case ER_EXIT_OOM:
+        return OOM_CODE;
+    case ER_EXIT_HUNG:
+        return HUNG_CODE;
+    case ER_EXIT_EXITED:
+    case ER_EXIT_EXEC_FAILED:
+    case ER_EXIT_OK:
+    case ER_EXIT_LOST:
+    case ER_EXIT_STOPPED:
+    case ER_EXIT_KIND_COUNT:
+        break;
+    }
+    return cause->code > 0 && cause->code < 256 ? cause->code : 1;
+}
+
+static void add_duration(struct er_text *t, uint64_t us)
+{
+    static const struct {
+        uint64_t us;
+        const char *name;
+    } units[] = {{3600000000ull, "h"}, {60000000ull, "m"}, {1000000ull, "s"}, {1000ull, "ms"}};
+
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (us && us % units[i].us == 0) {
+            er_text_u64(t, us / units[i].us);
+            er_text_add(t, units[i].name);
+            return;
+        }
+    }
+    er_text_u64(t, us);
+    er_text_add(t, "us");
+}
+
+static void say_fatal(const struct er_cause *cause, struct er_text *t)
+{
+    if (cause->kind == ER_EXIT_EXEC_FAILED) {
+        er_text_add(t, "the program cannot be started");
+        return;
+    }
+    er_text_add(t, "exit code ");
+    er_text_u64(t, (uint64_t)exit_code_of(cause));
+    er_text_add(t, " is fatal");
+}
+
+static void say_spent(const struct er_rdzv *c, uint32_t used, struct er_text *t)
+{
+    if (c->opts.restart_max == 0) {
+        er_text_add(t, "no restarts allowed");
+        return;
+    }
+    er_text_add(t, "budget spent (");
+    er_text_u64(t, used);
+    er_text_add(t, " of ");
+    er_text_u64(t, c->opts.restart_max);
+    if (c->opts.restart_window_us != ER_FOREVER) {
+        er_text_add(t, " in ");
+        add_duration(t, c->opts.restart_window_us);
+    }
+    er_text_add(t, ")");
+}
+
+static void judge_failure(const struct er_rdzv *c, const struct er_cause *cause,
+                          struct rdzv_judgement *j)
+{
+    struct er_text why = {j->verdict, sizeof(j->verdict), 0};
+    uint32_t used = rdzv_budget_used(c);
+
+    j->reason = cause->kind == ER_EXIT_HUNG ? ER_REASON_WORKER_HUNG : ER_REASON_WORKER_FAILED;
+    j->has_cause = true;
+    j->cause = *cause;
+    j->early = !c->view.progressed;
+    j->uncounted = cause->uncounted && c->view.world.uncounted_row < ER_RDZV_UNCOUNTED_MAX;
+    j->charge = !j->uncounted;
+    if (cause->fatal) {
+        j->fail = true;
+        say_fatal(cause, &why);
+    } else if (j->charge && c->opts.restart_max != UINT32_MAX && used >= c->opts.restart_max) {
+        j->fail = true;
+        say_spent(c, used, &why);
+    }
+    if (j->fail) {
+        j->charge = false;
+        j->exit_code = exit_code_of(cause);
+    }
+}
+
+static void judge_loss(const struct er_view_node *n, struct rdzv_judgement *j)
+{
+    struct er_text message = {j->cause.message, sizeof(j->cause.message), 0};
+
+    j->reason = ER_REASON_NODE_LOST;
+    j->has_cause = true;
+    j->cause.kind = ER_EXIT_LOST;
+    j->cause.rank = j->cause.local_rank = -1;
+    memcpy(j->cause.node_id, n->id, sizeof(j->cause.node_id));
+    memcpy(j->cause.host, n->member.host, sizeof(j->cause.host));
+    er_text_add(&message, n->present ? "its agent died and came back" : "node lost");
+}
+
+void rdzv_judge(const struct er_rdzv *c, struct rdzv_judgement *ret)
+{
+    const struct er_view *v = &c->view;
+    const struct er_view_node *lost = NULL, *departed = NULL;
+
+    memset(ret, 0, sizeof(*ret));
+    ret->reason = v->world.reason;
+    if (v->world.last_sealed == 0)
+        return;
+    for (size_t i = 0; i < v->n && !lost; i++) {
+        if (!er_view_lost_member(v, &v->nodes[i]))
+            continue;
+        if (!v->nodes[i].present && v->nodes[i].departed)
+            departed = &v->nodes[i];
+        else
+            lost = &v->nodes[i];
+    }
+    if (lost)
+        judge_loss(lost, ret);
+    else if (departed)
+        ret->reason = ER_REASON_DRAINED;
+    else if (er_view_failed(v))
+        judge_failure(c, er_view_failed(v), ret);
+}

@@ -1,0 +1,346 @@
+#include "rendezvous/rdzv_internal.h"
+
+#include <string.h>
+
+/* This node's part: being registered, running what it was assigned, saying how it went, leaving. */
+
+#define DEREGISTER_US 5000000ull /* for the goodbye; the lease ends by itself after that */
+#define REVOKE_US     2000000ull
+#define STALE_US      20000ull
+
+enum { CODE_UNAVAILABLE = 69, CODE_TEMPFAIL = 75, CODE_PROTOCOL = 76, CODE_CONFIG = 78 };
+
+static bool job_over(const struct er_rdzv *c)
+{
+    return c->k_world.present && rdzv_terminal(&c->world);
+}
+
+void rdzv_leave(struct er_rdzv *c, int exit_code, const char *reason)
+{
+    struct er_text t = {c->leave_reason, sizeof(c->leave_reason), 0};
+
+    if (c->leaving)
+        return;
+    c->leaving = true;
+    c->leave_code = exit_code;
+    er_text_add(&t, reason ? reason : "asked to leave");
+}
+
+/* ---- registration ---- */
+
+static void lose_lease(struct er_rdzv *c)
+{
+    if (c->lead != ER_LEAD_NO)
+        rdzv_depose(c);
+    c->lease = 0;
+    c->lease_held = c->lease_lost = c->lease_asked = false;
+    rdzv_set_state(c, ER_RDZV_LEASING);
+}
+
+static void ask_lease(struct er_rdzv *c)
+{
+    struct er_rdzv_action *a;
+
+    if (c->lease_asked || !rdzv_due(c, c->lease_retry_us))
+        return;
+    if (!c->lease)
+        c->lease = rdzv_random(c) >> 1; /* an etcd lease id is a positive int64 */
+    c->lease_asked = true;
+    a = rdzv_act(c, ER_ACT_GRANT);
+    a->lease.id = c->lease;
+    a->lease.ttl_us = c->opts.lease_ttl_us;
+}
+
+/* The record of my name belongs to somebody else, or to an earlier life of this agent. */
+static void name_taken(struct er_rdzv *c)
+{
+    char text[256] = "";
+    struct er_text t = {text, sizeof(text), 0};
+    struct er_rdzv_action *a;
+
+    if (!c->taken_us)
+        c->taken_us = c->now_us;
+    if (c->node.boot_id_hash == c->opts.boot_id_hash) {
+        if (c->evicted_lease == c->k_node.lease)
+            return; /* its DELETE is on its way */
+        c->evicted_lease = c->k_node.lease;
+        a = rdzv_act(c, ER_ACT_REVOKE);
+        a->lease.id = c->evicted_lease;
+        return;
+    }
+    if (!rdzv_due(c, er_deadline_in(c->taken_us, 2 * c->opts.lease_ttl_us)))
+        return;
+    er_text_add(&t, "node name '");
+    er_text_add(&t, c->opts.node_id);
+    er_text_add(&t, "' is in use on host ");
+    er_text_add(&t, c->node.host);
+    rdzv_leave(c, CODE_CONFIG, text);
+}
+
+static bool registered(const struct er_rdzv *c)
+{
+    return c->k_node.present && c->node.incarnation == c->opts.incarnation &&
+           c->k_node.lease == c->lease;
+}
+
+static void join(struct er_rdzv *c)
+{
+    struct er_rdzv_lane *lane = &c->lanes[ER_LANE_OWN];
+
+    if (registered(c)) {
+        c->registered_once = true;
+        c->taken_us = 0;
+        rdzv_set_state(c, ER_RDZV_IN);
+        return;
+    }
+    if (!c->self_ready || !rdzv_lane_free(c, ER_LANE_OWN))
+        return;
+    if (!c->k_node.present) {
+        rdzv_send_join(c);
+    } else if (c->node.incarnation != c->opts.incarnation) {
+        name_taken(c);
+    } else { /* my record under the lease I lost: look again until it is gone */
+        lane->reread = true;
+        lane->retry_us = er_deadline_in(c->now_us, STALE_US);
+        rdzv_wake(c, lane->retry_us);
+    }
+}
+
+/* Out of the store's reach, or kept out, for too long at the beginning. */
+static void give_up_joining(struct er_rdzv *c)
+{
+    if (c->registered_once || c->leaving || job_over(c))
+        return;
+    if (rdzv_due(c, er_deadline_in(c->begun_us, c->opts.join_timeout_us)))
+        rdzv_leave(c, CODE_UNAVAILABLE, "could not register in the store within join_timeout");
+}
+
+/* ---- workers ---- */
+
+static bool superseded(const struct er_rdzv *c)
+{
+    return c->k_world.present &&
+           (rdzv_terminal(&c->world) || c->world.generation > c->run_generation);
+}
+
+static const char *stop_reason(const struct er_rdzv *c)
+{
+    if (job_over(c))
+        return c->world.phase == ER_WORLD_DONE ? "job succeeded" : "job failed";
+    return superseded(c) ? er_reason_name(c->world.reason) : c->leave_reason;
+}
+
+static void stop_workers(struct er_rdzv *c)
+{
+    struct er_rdzv_action *a = rdzv_act(c, ER_ACT_STOP);
+
+    a->generation = c->run_generation;
+    a->reason = stop_reason(c);
+    rdzv_set_run(c, ER_RUN_STOPPING);
+}
+
+static bool assigned(const struct er_rdzv *c)
+{
+    return c->k_world.present && c->k_assign.present && c->world.phase == ER_WORLD_SEALED &&
+           c->assign.generation == c->world.generation && c->assign.nonce == c->world.nonce &&
+           c->assign.incarnation == c->opts.incarnation;
+}
+
+static void start_workers(struct er_rdzv *c)
+{
+    struct er_assignment *s = &c->assignment;
+    const struct er_world *w = &c->world;
+
+    memset(s, 0, sizeof(*s));
+    s->generation = w->generation;
+    s->nonce = w->nonce;
+    memcpy(s->run, w->run, sizeof(s->run));
+    s->node_rank = c->assign.group_rank;
+    s->nnodes = (int)w->nnodes;
+    s->first_rank = c->assign.first_rank;
+    s->local_size = c->opts.slots;
+    s->world_size = (int)w->world_size;
+    memcpy(s->master_addr, w->master_addr, sizeof(s->master_addr));
+    s->master_port = w->master_port;
+    s->restarts = w->restarts;
+    s->reason = er_reason_name(w->reason);
+    c->run_generation = w->generation;
+    c->run_nonce = w->nonce;
+    rdzv_set_run(c, ER_RUN_UP);
+    rdzv_act(c, ER_ACT_START)->start = s;
+}
+
+static void run_decide(struct er_rdzv *c)
+{
+    if (c->run == ER_RUN_UP && (superseded(c) || c->leaving))
+        stop_workers(c);
+    if (c->run == ER_RUN_IDLE && c->state == ER_RDZV_IN && !c->leaving && assigned(c) &&
+        c->world.generation > c->left && c->world.generation > c->run_generation)
+        start_workers(c);
+    /* Assigned or not, what was never started here is as good as left. */
+    if (c->run == ER_RUN_IDLE && c->k_world.present && c->world.phase == ER_WORLD_FORMING &&
+        c->world.last_sealed > c->left)
+        c->left = c->world.last_sealed;
+}
+
+/* ---- records ---- */
+
+static void in_decide(struct er_rdzv *c)
+{
+    if (!c->k_node.present) { /* deleted, or its lease is gone and we weren't told yet */
+        lose_lease(c);
+        return;
+    }
+    if (c->node.incarnation != c->opts.incarnation) {
+        rdzv_leave(c, CODE_TEMPFAIL, "another agent has taken over this node's name");
+        return;
+    }
+    if (!rdzv_lane_free(c, ER_LANE_OWN))
+        return;
+    if (c->result_due)
+        rdzv_send_result(c);
+    else if (c->node.left != c->left || c->node.draining != c->leaving)
+        rdzv_send_left(c);
+}
+
+/* ---- the end ---- */
+
+static void build_verdict(struct er_rdzv *c)
+{
+    struct er_verdict *v = &c->verdict;
+    const struct er_world *w = &c->world;
+
+    memset(v, 0, sizeof(*v));
+    v->restarts = c->k_world.present ? w->restarts : 0;
+    if (!job_over(c)) {
+        v->kind = ER_VERDICT_STOPPED;
+        v->exit_code = c->leave_code;
+        memcpy(v->reason, c->leave_reason, sizeof(v->reason));
+        return;
+    }
+    v->kind = w->phase == ER_WORLD_DONE ? ER_VERDICT_SUCCEEDED
+              : w->stopped              ? ER_VERDICT_STOPPED
+                                        : ER_VERDICT_FAILED;
+    v->exit_code = w->exit_code;
+    if (w->has_cause)
+        v->cause = w->cause;
+    memcpy(v->reason, w->verdict, sizeof(v->reason));
+}
+
+static void begin_revoke(struct er_rdzv *c)
+{
+    if (c->lead != ER_LEAD_NO)
+        rdzv_depose(c);
+    if (c->state == ER_RDZV_NEW)
+        rdzv_set_state(c, ER_RDZV_LEASING);
+    rdzv_set_state(c, ER_RDZV_REVOKING);
+    c->revoke_us = er_deadline_in(c->now_us, REVOKE_US);
+    c->revoked = c->lease == 0;
+    if (c->lease)
+        rdzv_act(c, ER_ACT_REVOKE)->lease.id = c->lease;
+}
+
+/* A leader that leaves first ends the generation it is a member of. */
+static bool handed_on(const struct er_rdzv *c)
+{
+    const struct er_view_node *me = er_view_find(&c->view, c->opts.node_id);
+
+    if (c->lead == ER_LEAD_NO)
+        return true;
+    if (c->lead != ER_LEAD_REST || c->view.world_rev < c->k_world.mod_rev ||
+        c->lanes[ER_LANE_LEAD].kind != ER_TXN_NONE)
+        return false;
+    return c->view.world.phase == ER_WORLD_FORMING || !me || !er_view_alive_member(&c->view, me) ||
+           er_view_succeeded(&c->view, me);
+}
+
+/* Has the goodbye been said? */
+static bool said_goodbye(struct er_rdzv *c)
+{
+    if (c->state != ER_RDZV_IN)
+        return true;
+    if (!c->deregister_us)
+        c->deregister_us = er_deadline_in(c->now_us, DEREGISTER_US);
+    if (rdzv_due(c, c->deregister_us))
+        return true;
+    if (!c->node.draining || c->node.left != c->left || c->result_due)
+        return false;
+    return handed_on(c);
+}
+
+static void end_decide(struct er_rdzv *c)
+{
+    if (c->state != ER_RDZV_REVOKING && c->run == ER_RUN_IDLE &&
+        (job_over(c) || (c->leaving && said_goodbye(c))))
+        begin_revoke(c);
+    if (c->state == ER_RDZV_REVOKING && (c->revoked || rdzv_due(c, c->revoke_us))) {
+        rdzv_set_state(c, ER_RDZV_OVER);
+        build_verdict(c);
+        rdzv_act(c, ER_ACT_VERDICT)->verdict = &c->verdict;
+    }
+}
+
+void rdzv_node_decide(struct er_rdzv *c)
+{
+    if (c->state == ER_RDZV_REVOKING) {
+        end_decide(c);
+        return;
+    }
+    if (c->state == ER_RDZV_NEW && !c->leaving) {
+        rdzv_act(c, ER_ACT_WATCH_SELF);
+        rdzv_set_state(c, ER_RDZV_LEASING);
+    }
+    if (c->lease_lost && (c->state == ER_RDZV_IN || c->state == ER_RDZV_JOINING))
+        lose_lease(c);
+    if (c->state == ER_RDZV_LEASING && c->lease_held)
+        rdzv_set_state(c, ER_RDZV_JOINING);
+    if (c->state == ER_RDZV_LEASING && !c->leaving && !job_over(c))
+        ask_lease(c);
+    if (c->state == ER_RDZV_JOINING && !c->leaving && !job_over(c))
+        join(c);
+    run_decide(c);
+    if (c->state == ER_RDZV_IN && !job_over(c))
+        in_decide(c);
+    give_up_joining(c);
+    end_decide(c);
+}
+
+/* The first line in which the two texts differ, as the other has it. */
+static void say_difference(const char *mine, struct er_bytes other, struct er_text *t)
+{
+    const char *theirs = other.data, *end = theirs + other.len;
+    char line[120];
+    size_t n = 0;
+
+    for (const char *at = theirs; at < end && *mine == *at; mine++) {
+        at++;
+        if (mine[0] == '\n')
+            theirs = at;
+    }
+    while (theirs + n < end && theirs[n] != '\n' && n + 1 < sizeof(line)) {
+        line[n] = theirs[n];
+        n++;
+    }
+    line[n] = 0;
+    er_text_add(t, "this node's spec differs from the job's, which has '");
+    er_text_add(t, line);
+    er_text_add(t, "'");
+}
+
+void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply)
+{
+    if (kind == ER_TXN_RESULT)
+        c->result_due = false; /* written; or there already; or the generation is superseded */
+    if (kind == ER_TXN_LEFT && !reply->succeeded)
+        c->lanes[ER_LANE_OWN].retry_us = 0; /* the record as it is now has been read */
+    if (kind == ER_TXN_JOIN && !reply->succeeded && reply->range_count && reply->range_n[0]) {
+        struct er_bytes spec = reply->kvs[0].value;
+        char text[256] = "";
+        struct er_text t = {text, sizeof(text), 0};
+
+        if (spec.len == strlen(c->spec) && memcmp(spec.data, c->spec, spec.len) == 0)
+            return;
+        say_difference(c->spec, spec, &t);
+        rdzv_leave(c, CODE_PROTOCOL, text);
+    }
+}

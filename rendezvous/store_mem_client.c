@@ -1,0 +1,579 @@
+#include "rendezvous/store_mem.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/store_mem_internal.h"
+
+/* One client of the embedded store: the port's operations, answers and watches under way. */
+
+enum answer_kind { ANSWER_TXN, ANSWER_LEASE };
+
+struct answer {
+    struct er_list node;
+    enum answer_kind kind;
+    uint64_t due_us;
+    int rc;
+    void *user;
+    er_store_txn_fn txn_done;
+    struct mem_reply reply;
+    er_store_lease_fn lease_done;
+    uint64_t lease, ttl_us;
+};
+
+struct watch {
+    struct er_list node;
+    uint64_t id, next_rev;
+    struct er_bytes key; /* owned */
+    bool prefix, dead;
+    er_store_watch_fn fn;
+    void *user;
+};
+
+struct mem_client {
+    struct er_store base;
+    struct mem_store *store;
+    struct er_list node, answers, watches;
+    uint64_t next_watch;
+    bool cut, dispatching;
+    enum er_store_mem_fault fault;
+    uint64_t fault_delay_us, reply_delay_us, watch_delay_us;
+    struct er_store_event *scratch; /* one revision's events */
+    size_t scratch_cap;
+};
+
+static struct mem_client *of(const struct er_store *store)
+{
+    return (struct mem_client *)(uintptr_t)store;
+}
+
+/* ---- answers ---- */
+
+static struct answer *answer_new(struct mem_client *c, enum answer_kind kind, void *user)
+{
+    struct answer *a = calloc(1, sizeof(*a));
+
+    if (!a)
+        return NULL;
+    a->kind = kind;
+    a->user = user;
+    a->due_us = er_deadline_in(c->store->now_us, c->reply_delay_us);
+    return a;
+}
+
+static void answer_free(struct answer *a)
+{
+    mem_reply_done(&a->reply);
+    free(a);
+}
+
+static void deliver(struct answer *a)
+{
+    struct er_store_reply reply = {.succeeded = a->reply.succeeded,
+                                   .revision = a->reply.revision,
+                                   .range_n = a->reply.range_n,
+                                   .range_count = a->reply.range_count};
+    struct er_store_kv *kvs = NULL;
+    int rc = a->rc;
+
+    if (a->kind == ANSWER_LEASE) {
+        a->lease_done(a->user, rc, a->lease, a->ttl_us);
+        return;
+    }
+    if (rc == 0 && a->reply.record_n) {
+        kvs = malloc(a->reply.record_n * sizeof(*kvs));
+        for (size_t i = 0; kvs && i < a->reply.record_n; i++)
+            kvs[i] = a->reply.records[i].kv;
+        rc = kvs ? 0 : ER_E_AMBIGUOUS; /* it may have changed something */
+    }
+    reply.kvs = kvs;
+    reply.kv_n = a->reply.record_n;
+    a->txn_done(a->user, rc, rc ? NULL : &reply);
+    free(kvs);
+}
+
+/* Of the answers there now; what callbacks add waits for the next dispatch. */
+static void deliver_answers(struct mem_client *c)
+{
+    struct er_list due;
+
+    er_list_init(&due);
+    er_list_for_each_safe (node, &c->answers) {
+        struct answer *a = ER_LIST_ITEM(node, struct answer, node);
+
+        if (a->due_us > c->store->now_us || (c->cut && a->rc != -ENOTCONN))
+            continue;
+        er_list_remove(node);
+        er_list_push_back(&due, node);
+    }
+    while (!er_list_empty(&due)) {
+        struct answer *a = ER_LIST_ITEM(due.next, struct answer, node);
+
+        er_list_remove(&a->node);
+        deliver(a);
+        answer_free(a);
+    }
+}
+
+void mem_client_lease_lost(struct mem_client *keeper, const struct mem_lease *lease)
+{
+    struct answer *a = answer_new(keeper, ANSWER_LEASE, lease->user);
+
+    if (!a)
+        return; /* the owner also watches its own key */
+    a->lease_done = lease->lost;
+    a->lease = lease->id;
+    a->ttl_us = lease->ttl_us;
+    a->rc = -ENOENT;
+    er_list_push_back(&keeper->answers, &a->node);
+}
+
+/* ---- watches ---- */
+
+/* Index of the first event at or after the watch's position that it wants; moves the position over
+ * what it doesn't want. */
+static size_t next_event(const struct mem_client *c, struct watch *w)
+{
+    const struct mem_store *s = c->store;
+    size_t lo = 0, hi = s->event_n;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+
+        if (s->events[mid].record.kv.mod_rev < w->next_rev)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    for (; lo < s->event_n; lo++) {
+        if (mem_key_matches(s->events[lo].record.kv.key, w->key, w->prefix))
+            return lo;
+    }
+    if (w->next_rev <= s->revision && w->next_rev > s->compacted)
+        w->next_rev = s->revision + 1;
+    return s->event_n;
+}
+
+/* When the watch has something to say; ER_FOREVER: nothing. */
+static uint64_t watch_due(const struct mem_client *c, struct watch *w)
+{
+    size_t i;
+
+    if (w->dead)
+        return ER_FOREVER;
+    if (w->next_rev <= c->store->compacted)
+        return 0;
+    i = next_event(c, w);
+    return i == c->store->event_n ? ER_FOREVER
+                                  : er_deadline_in(c->store->events[i].at_us, c->watch_delay_us);
+}
+
+static int reserve_scratch(struct mem_client *c, size_t n)
+{
+    struct er_store_event *more;
+
+    if (n <= c->scratch_cap)
+        return 0;
+    more = realloc(c->scratch, (n + 16) * sizeof(*more));
+    if (!more)
+        return -ENOMEM;
+    c->scratch = more;
+    c->scratch_cap = n + 16;
+    return 0;
+}
+
+static void watch_stale(struct watch *w)
+{
+    w->dead = true;
+    w->fn(w->user, ER_E_STALE, NULL, 0, 0);
+}
+
+/* The events of one revision, in one call. */
+static void deliver_revision(struct mem_client *c, struct watch *w, size_t i)
+{
+    struct mem_store *s = c->store;
+    uint64_t rev = s->events[i].record.kv.mod_rev;
+    size_t n = 0, last = i;
+
+    while (last < s->event_n && s->events[last].record.kv.mod_rev == rev)
+        last++;
+    if (reserve_scratch(c, last - i) < 0) {
+        watch_stale(w);
+        return;
+    }
+    for (size_t k = i; k < last; k++) {
+        const struct mem_event *e = &s->events[k];
+
+        if (!mem_key_matches(e->record.kv.key, w->key, w->prefix))
+            continue;
+        mem_blob_ref(e->record.blob); /* the callback may compact history */
+        c->scratch[n++] = (struct er_store_event){e->kind, e->record.kv};
+    }
+    w->next_rev = rev + 1;
+    w->fn(w->user, 0, c->scratch, n, rev);
+    for (size_t k = 0; k < n; k++)
+        mem_blob_unref(mem_blob_of(&c->scratch[k].kv));
+}
+
+static void deliver_watch(struct mem_client *c, struct watch *w)
+{
+    while (watch_due(c, w) <= c->store->now_us) {
+        if (w->next_rev <= c->store->compacted)
+            watch_stale(w);
+        else
+            deliver_revision(c, w, next_event(c, w));
+    }
+}
+
+static void watch_free(struct watch *w)
+{
+    er_list_remove(&w->node);
+    free((void *)(uintptr_t)w->key.data);
+    free(w);
+}
+
+static void reap_watches(struct mem_client *c)
+{
+    er_list_for_each_safe (node, &c->watches) {
+        struct watch *w = ER_LIST_ITEM(node, struct watch, node);
+
+        if (w->dead)
+            watch_free(w);
+    }
+}
+
+/* ---- the port ---- */
+
+static int client_fd(const struct er_store *store)
+{
+    return -1;
+}
+
+static uint64_t client_deadline(const struct er_store *store)
+{
+    const struct mem_client *c = of(store);
+    uint64_t at = mem_store_deadline(c->store);
+
+    er_list_for_each (node, &c->answers) {
+        const struct answer *a = ER_LIST_ITEM(node, struct answer, node);
+
+        if (a->due_us < at && (!c->cut || a->rc == -ENOTCONN))
+            at = a->due_us;
+    }
+    er_list_for_each (node, &c->watches) {
+        uint64_t due = c->cut ? ER_FOREVER : watch_due(c, ER_LIST_ITEM(node, struct watch, node));
+
+        at = due < at ? due : at;
+    }
+    return at;
+}
+
+static bool client_pending(const struct er_store *store)
+{
+    return client_deadline(store) <= of(store)->store->now_us;
+}
+
+static void client_dispatch(struct er_store *store, uint64_t now_us)
+{
+    struct mem_client *c = of(store);
+
+    mem_store_advance(c->store, now_us);
+    c->dispatching = true;
+    deliver_answers(c);
+    if (!c->cut) {
+        /* A watch that is opened in a callback is appended, and runs in this pass. */
+        er_list_for_each (node, &c->watches)
+            deliver_watch(c, ER_LIST_ITEM(node, struct watch, node));
+    }
+    c->dispatching = false;
+    reap_watches(c);
+}
+
+static void run_txn(struct mem_client *c, const struct er_store_txn *txn, struct answer *a)
+{
+    enum er_store_mem_fault fault = c->cut ? ER_FAULT_REFUSED : c->fault;
+    struct mem_late *late;
+
+    c->fault = ER_FAULT_NONE;
+    switch (fault) {
+    case ER_FAULT_NONE:
+        a->rc = mem_store_txn(c->store, txn, &a->reply);
+        break;
+    case ER_FAULT_LOST_REPLY:
+        a->rc = mem_store_txn(c->store, txn, &a->reply) ? -EINVAL : ER_E_AMBIGUOUS;
+        break;
+    case ER_FAULT_LATE:
+        late = mem_txn_copy(txn);
+        if (late) {
+            late->due_us = er_deadline_in(c->store->now_us, c->fault_delay_us);
+            er_list_push_back(&c->store->late, &late->node);
+        }
+        a->rc = ER_E_AMBIGUOUS;
+        break;
+    case ER_FAULT_LOST:
+        a->rc = ER_E_AMBIGUOUS;
+        break;
+    case ER_FAULT_REFUSED:
+        a->rc = -ENOTCONN;
+        break;
+    }
+}
+
+static int client_txn(struct er_store *store, const struct er_store_txn *txn, er_store_txn_fn done,
+                      void *user)
+{
+    struct mem_client *c = of(store);
+    struct answer *a = answer_new(c, ANSWER_TXN, user);
+
+    if (!a)
+        return -ENOMEM;
+    a->txn_done = done;
+    run_txn(c, txn, a);
+    er_list_push_back(&c->answers, &a->node);
+    return 0;
+}
+
+static int answer_lease(struct mem_client *c, int rc, const struct mem_lease *lease, uint64_t id,
+                        er_store_lease_fn done, void *user)
+{
+    struct answer *a;
+
+    if (!done)
+        return 0;
+    a = answer_new(c, ANSWER_LEASE, user);
+    if (!a)
+        return -ENOMEM;
+    a->rc = rc;
+    a->lease = id;
+    a->ttl_us = lease ? lease->ttl_us : 0;
+    a->lease_done = done;
+    er_list_push_back(&c->answers, &a->node);
+    return 0;
+}
+
+static int client_grant(struct er_store *store, uint64_t id, uint64_t ttl_us,
+                        er_store_lease_fn done, void *user)
+{
+    struct mem_client *c = of(store);
+    struct mem_lease *lease = NULL;
+    int rc = c->cut ? -ENOTCONN : id == 0 ? -EINVAL : mem_lease_find(c->store, id) ? -EEXIST : 0;
+
+    if (rc == 0) {
+        lease = calloc(1, sizeof(*lease));
+        if (!lease)
+            return -ENOMEM;
+        lease->id = id;
+        lease->ttl_us = ttl_us;
+        lease->expires_us = er_deadline_in(c->store->now_us, ttl_us);
+        er_list_push_back(&c->store->leases, &lease->node);
+    }
+    return answer_lease(c, rc, lease, id, done, user);
+}
+
+static int client_keep(struct er_store *store, uint64_t id, er_store_lease_fn lost, void *user)
+{
+    struct mem_client *c = of(store);
+    struct mem_lease *lease = mem_lease_find(c->store, id);
+
+    if (!lease)
+        return answer_lease(c, -ENOENT, NULL, id, lost, user);
+    lease->keeper = c;
+    lease->lost = lost;
+    lease->user = user;
+    lease->expires_us = c->cut ? er_deadline_in(c->store->now_us, lease->ttl_us) : ER_FOREVER;
+    return 0;
+}
+
+static int client_revoke(struct er_store *store, uint64_t id, er_store_lease_fn done, void *user)
+{
+    struct mem_client *c = of(store);
+    struct mem_lease *lease = mem_lease_find(c->store, id);
+
+    if (c->cut)
+        return answer_lease(c, -ENOTCONN, NULL, id, done, user);
+    if (!lease)
+        return answer_lease(c, -ENOENT, NULL, id, done, user);
+    lease->keeper = NULL; /* on purpose: not "lost" */
+    mem_lease_end(c->store, lease);
+    return answer_lease(c, 0, NULL, id, done, user);
+}
+
+static int client_watch(struct er_store *store, struct er_bytes key, bool prefix,
+                        uint64_t start_rev, er_store_watch_fn fn, void *user, uint64_t *ret_id)
+{
+    struct mem_client *c = of(store);
+    struct watch *w = calloc(1, sizeof(*w));
+    char *copy = malloc(key.len + 1);
+
+    if (!w || !copy) {
+        free(w);
+        free(copy);
+        return -ENOMEM;
+    }
+    if (key.len)
+        memcpy(copy, key.data, key.len);
+    w->id = ++c->next_watch;
+    w->key = (struct er_bytes){copy, key.len};
+    w->prefix = prefix;
+    w->next_rev = start_rev ? start_rev : c->store->revision + 1;
+    w->fn = fn;
+    w->user = user;
+    er_list_push_back(&c->watches, &w->node);
+    *ret_id = w->id;
+    return 0;
+}
+
+static void client_unwatch(struct er_store *store, uint64_t id)
+{
+    struct mem_client *c = of(store);
+
+    er_list_for_each (node, &c->watches) {
+        struct watch *w = ER_LIST_ITEM(node, struct watch, node);
+
+        if (w->id == id)
+            w->dead = true;
+    }
+    if (!c->dispatching)
+        reap_watches(c);
+}
+
+static void set_kept(struct mem_client *c, uint64_t (*expiry)(const struct mem_lease *, uint64_t))
+{
+    er_list_for_each (node, &c->store->leases) {
+        struct mem_lease *l = ER_LIST_ITEM(node, struct mem_lease, node);
+
+        if (l->keeper == c)
+            l->expires_us = expiry(l, c->store->now_us);
+    }
+}
+
+static uint64_t one_ttl(const struct mem_lease *l, uint64_t now_us)
+{
+    return er_deadline_in(now_us, l->ttl_us);
+}
+
+static uint64_t for_ever(const struct mem_lease *l, uint64_t now_us)
+{
+    return ER_FOREVER;
+}
+
+static void client_free(struct er_store *store)
+{
+    struct mem_client *c = of(store);
+
+    if (!store)
+        return;
+    set_kept(c, one_ttl);
+    er_list_for_each (node, &c->store->leases) {
+        struct mem_lease *l = ER_LIST_ITEM(node, struct mem_lease, node);
+
+        if (l->keeper == c)
+            l->keeper = NULL;
+    }
+    er_list_for_each_safe (node, &c->answers)
+        answer_free(ER_LIST_ITEM(node, struct answer, node));
+    er_list_for_each_safe (node, &c->watches)
+        watch_free(ER_LIST_ITEM(node, struct watch, node));
+    er_list_remove(&c->node);
+    if (er_list_empty(&c->store->clients))
+        mem_store_free(c->store);
+    free(c->scratch);
+    free(c);
+}
+
+static const struct er_store_ops mem_ops = {
+    .name = "embedded",
+    .free = client_free,
+    .fd = client_fd,
+    .pending = client_pending,
+    .deadline = client_deadline,
+    .dispatch = client_dispatch,
+    .txn = client_txn,
+    .lease_grant = client_grant,
+    .lease_keep = client_keep,
+    .lease_revoke = client_revoke,
+    .watch = client_watch,
+    .unwatch = client_unwatch,
+};
+
+/* ---- life and hooks ---- */
+
+static int client_new(struct mem_store *s, struct er_store **ret, struct er_error *err)
+{
+    struct mem_client *c = s ? calloc(1, sizeof(*c)) : NULL;
+
+    if (!c)
+        return er_error_set(err, -ENOMEM, "embedded store: out of memory");
+    c->base.ops = &mem_ops;
+    c->store = s;
+    er_list_init(&c->answers);
+    er_list_init(&c->watches);
+    er_list_push_back(&s->clients, &c->node);
+    *ret = &c->base;
+    return 0;
+}
+
+int er_store_mem_new(struct er_store **ret, struct er_error *err)
+{
+    struct mem_store *s = mem_store_new();
+    int rc = client_new(s, ret, err);
+
+    if (rc)
+        mem_store_free(s);
+    return rc;
+}
+
+int er_store_mem_client(struct er_store *of_store, struct er_store **ret, struct er_error *err)
+{
+    return client_new(of(of_store)->store, ret, err);
+}
+
+uint64_t er_store_mem_revision(const struct er_store *store)
+{
+    return of(store)->store->revision;
+}
+
+const struct er_store_kv *er_store_mem_peek(const struct er_store *store, struct er_bytes key)
+{
+    const struct mem_record *r = mem_store_get(of(store)->store, key);
+
+    return r ? &r->kv : NULL;
+}
+
+void er_store_mem_fault(struct er_store *store, enum er_store_mem_fault fault, uint64_t delay_us)
+{
+    of(store)->fault = fault;
+    of(store)->fault_delay_us = delay_us;
+}
+
+void er_store_mem_delay(struct er_store *store, uint64_t reply_us, uint64_t watch_us)
+{
+    of(store)->reply_delay_us = reply_us;
+    of(store)->watch_delay_us = watch_us;
+}
+
+void er_store_mem_cut(struct er_store *store, bool cut)
+{
+    struct mem_client *c = of(store);
+
+    if (c->cut == cut)
+        return;
+    c->cut = cut;
+    set_kept(c, cut ? one_ttl : for_ever);
+}
+
+int er_store_mem_drop_lease(struct er_store *store, uint64_t lease)
+{
+    struct mem_lease *l = mem_lease_find(of(store)->store, lease);
+
+    if (!l)
+        return -ENOENT;
+    mem_lease_end(of(store)->store, l);
+    return 0;
+}
+
+void er_store_mem_compact(struct er_store *store, uint64_t rev)
+{
+    mem_store_compact(of(store)->store, rev);
+}

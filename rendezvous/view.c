@@ -1,0 +1,232 @@
+#include "rendezvous/view.h"
+
+#include <string.h>
+
+void er_view_init(struct er_view *v, struct er_view_node *nodes, size_t cap)
+{
+    memset(v, 0, sizeof(*v));
+    v->nodes = nodes;
+    v->cap = cap;
+}
+
+void er_view_reset(struct er_view *v)
+{
+    er_view_init(v, v->nodes, v->cap);
+}
+
+static size_t lower_bound(const struct er_view *v, const char *id)
+{
+    size_t lo = 0, hi = v->n;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+
+        if (strcmp(v->nodes[mid].id, id) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+struct er_view_node *er_view_find(const struct er_view *v, const char *id)
+{
+    size_t i = lower_bound(v, id);
+
+    return i < v->n && strcmp(v->nodes[i].id, id) == 0 ? &v->nodes[i] : NULL;
+}
+
+/* Make room by forgetting a node that is gone and doesn't matter any more. */
+static bool evict(struct er_view *v)
+{
+    for (size_t i = 0; i < v->n; i++) {
+        if (v->nodes[i].present || er_view_member_rank(v, &v->nodes[i], NULL) >= 0)
+            continue;
+        v->n--;
+        memmove(&v->nodes[i], &v->nodes[i + 1], (v->n - i) * sizeof(*v->nodes));
+        return true;
+    }
+    return false;
+}
+
+static struct er_view_node *find_or_add(struct er_view *v, const char *id)
+{
+    struct er_view_node *n = er_view_find(v, id);
+    size_t i;
+
+    if (n)
+        return n;
+    if (strlen(id) >= ER_NAME_TEXT_MAX || (v->n == v->cap && !evict(v))) {
+        v->dropped++;
+        return NULL;
+    }
+    i = lower_bound(v, id);
+    memmove(&v->nodes[i + 1], &v->nodes[i], (v->n - i) * sizeof(*v->nodes));
+    v->n++;
+    n = &v->nodes[i];
+    memset(n, 0, sizeof(*n));
+    memcpy(n->id, id, strlen(id) + 1);
+    return n;
+}
+
+static void put_node(struct er_view *v, const char *id, const struct er_store_kv *kv,
+                     uint64_t now_us)
+{
+    struct er_member member;
+    struct er_view_node *n;
+
+    if (er_member_parse(kv->value, &member, NULL) < 0) {
+        v->dropped++;
+        return;
+    }
+    n = find_or_add(v, id);
+    if (!n)
+        return;
+    if (!n->present || n->member.incarnation != member.incarnation)
+        n->joined_us = now_us;
+    n->present = true;
+    n->departed = false;
+    n->member = member;
+    n->mod_rev = kv->mod_rev;
+}
+
+static void delete_node(struct er_view *v, const char *id, uint64_t now_us)
+{
+    struct er_view_node *n = er_view_find(v, id);
+
+    if (!n || !n->present)
+        return;
+    n->present = false;
+    n->gone_us = now_us;
+    n->departed = n->member.draining;
+}
+
+static void put_assign(struct er_view *v, const char *id, const struct er_store_kv *kv,
+                       uint64_t now_us)
+{
+    struct er_assign assign;
+    struct er_view_node *n;
+
+    if (er_assign_parse(kv->value, &assign, NULL) < 0) {
+        v->dropped++;
+        return;
+    }
+    n = find_or_add(v, id);
+    if (!n)
+        return;
+    n->assign = assign;
+    n->has_assign = true;
+    if (!n->present && !n->gone_us)
+        n->gone_us = now_us;
+}
+
+static void put_result(struct er_view *v, const struct er_key *key, const struct er_store_kv *kv)
+{
+    struct er_result result;
+    struct er_view_node *n;
+
+    if (er_result_parse(kv->value, &result, NULL) < 0) {
+        v->dropped++;
+        return;
+    }
+    n = find_or_add(v, key->name);
+    if (!n || key->generation < n->result_generation)
+        return;
+    n->result_generation = key->generation;
+    n->result_ok = result.ok;
+    if (result.ok || key->generation < v->failed_generation)
+        return;
+    if (key->generation > v->failed_generation)
+        v->progressed = false;
+    v->progressed |= result.progressed;
+    if (key->generation == v->failed_generation && kv->create_rev > v->failed_rev)
+        return;
+    v->failed_generation = key->generation;
+    v->failed_rev = kv->create_rev;
+    v->failed = result.cause;
+}
+
+static void put_world(struct er_view *v, const struct er_store_kv *kv, uint64_t now_us)
+{
+    struct er_world world;
+
+    if (er_world_parse(kv->value, &world, NULL) < 0) {
+        v->dropped++;
+        return;
+    }
+    v->world = world;
+    v->has_world = true;
+    v->world_rev = kv->mod_rev;
+    v->world_us = now_us;
+}
+
+void er_view_apply(struct er_view *v, const char *root, enum er_store_event_kind kind,
+                   const struct er_store_kv *kv, uint64_t now_us)
+{
+    bool put = kind == ER_STORE_PUT;
+    struct er_key key;
+
+    if (kv->mod_rev > v->revision)
+        v->revision = kv->mod_rev;
+    er_key_parse(root, kv->key, &key);
+    if (key.kind == ER_KEY_NODE && put) {
+        put_node(v, key.name, kv, now_us);
+    } else if (key.kind == ER_KEY_NODE) {
+        delete_node(v, key.name, now_us);
+    } else if (key.kind == ER_KEY_ASSIGN && put) {
+        put_assign(v, key.name, kv, now_us);
+    } else if (key.kind == ER_KEY_RESULT && put) {
+        put_result(v, &key, kv);
+    } else if (key.kind == ER_KEY_WORLD && put) {
+        put_world(v, kv, now_us);
+    } else if (key.kind == ER_KEY_LEADER) {
+        v->has_leader = put && er_leader_parse(kv->value, &v->leader, NULL) == 0;
+        v->leader_rev = v->has_leader ? kv->mod_rev : 0;
+    }
+}
+
+int er_view_member_rank(const struct er_view *v, const struct er_view_node *n,
+                        uint64_t *ret_incarnation)
+{
+    uint64_t g = v->world.last_sealed;
+    bool now = n->has_assign && n->assign.generation == g;
+    bool before = n->has_assign && n->assign.prev_generation == g;
+
+    if (g == 0 || (!now && !before))
+        return -1;
+    if (ret_incarnation)
+        *ret_incarnation = now ? n->assign.incarnation : n->assign.prev_incarnation;
+    return now ? n->assign.group_rank : n->assign.prev_rank;
+}
+
+bool er_view_alive_member(const struct er_view *v, const struct er_view_node *n)
+{
+    uint64_t incarnation;
+
+    return n->present && er_view_member_rank(v, n, &incarnation) >= 0 &&
+           n->member.incarnation == incarnation;
+}
+
+bool er_view_succeeded(const struct er_view *v, const struct er_view_node *n)
+{
+    return v->world.last_sealed && n->result_generation == v->world.last_sealed && n->result_ok;
+}
+
+bool er_view_lost_member(const struct er_view *v, const struct er_view_node *n)
+{
+    return er_view_member_rank(v, n, NULL) >= 0 && !er_view_alive_member(v, n) &&
+           !er_view_succeeded(v, n);
+}
+
+bool er_view_ready(const struct er_view *v, const struct er_view_node *n)
+{
+    if (!n->present)
+        return false;
+    return er_view_alive_member(v, n) ? n->member.left >= v->world.last_sealed
+                                      : n->member.left >= n->member.running;
+}
+
+const struct er_cause *er_view_failed(const struct er_view *v)
+{
+    return v->world.last_sealed && v->failed_generation == v->world.last_sealed ? &v->failed : NULL;
+}

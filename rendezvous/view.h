@@ -1,0 +1,65 @@
+#pragma once
+/*
+ * The leader's view of the job: puts and deletes in the order of their revisions, folded into one
+ * consistent picture, always that of some past revision of the store. Pure; memory is given by the
+ * owner.
+ *
+ * A node's entry stays after its record is gone: as long as it was a member of the last sealed
+ * generation, its absence is what matters.
+ */
+#include "rendezvous/codec.h"
+
+struct er_view_node {
+    char id[ER_NAME_TEXT_MAX];
+    bool present;            /* registered */
+    struct er_member member; /* the last record seen, also when absent */
+    uint64_t mod_rev;
+    uint64_t gone_us; /* absent: since when this view knows */
+    bool departed;    /* absent: said goodbye (draining and left) before */
+    bool has_assign;
+    struct er_assign assign;
+    uint64_t result_generation; /* of the newest result; 0 none */
+    bool result_ok;
+    uint64_t joined_us;                         /* present: since when this view knows */
+    uint64_t plan_generation, plan_incarnation; /* the leader's: in the plan of that number */
+    int plan_rank, plan_first;
+    bool plan_sent;
+};
+
+struct er_view {
+    struct er_view_node *nodes; /* sorted by id */
+    size_t n, cap;
+    uint64_t revision; /* all changes up to here are in */
+    bool has_world, has_leader;
+    struct er_world world;
+    uint64_t world_rev, world_us; /* its mod_revision; when it came */
+    struct er_leader leader;
+    uint64_t leader_rev;
+    uint64_t failed_generation, failed_rev; /* first failed result of that generation */
+    struct er_cause failed;
+    bool progressed;  /* some failed result of it says so */
+    uint64_t dropped; /* changes ignored: malformed, or no room for another node */
+};
+
+void er_view_init(struct er_view *v, struct er_view_node *nodes, size_t cap);
+/* Forget everything: a full read follows. */
+void er_view_reset(struct er_view *v);
+/* One change. `kv` of a delete has key and mod_rev only. Keys that don't concern the view are
+ * ignored. */
+void er_view_apply(struct er_view *v, const char *root, enum er_store_event_kind kind,
+                   const struct er_store_kv *kv, uint64_t now_us);
+
+struct er_view_node *er_view_find(const struct er_view *v, const char *id);
+
+/* Rank in the last sealed generation and the incarnation that had it; -1: no member of it. */
+int er_view_member_rank(const struct er_view *v, const struct er_view_node *n,
+                        uint64_t *ret_incarnation);
+/* A member of the last sealed generation whose agent still is the one that was assigned. */
+bool er_view_alive_member(const struct er_view *v, const struct er_view_node *n);
+bool er_view_succeeded(const struct er_view *v, const struct er_view_node *n);
+/* A member without a recorded success that is gone, or came back as another incarnation. */
+bool er_view_lost_member(const struct er_view *v, const struct er_view_node *n);
+/* Registered, and nothing older than the next generation runs there. */
+bool er_view_ready(const struct er_view *v, const struct er_view_node *n);
+/* The first failed result of the last sealed generation; NULL: none. */
+const struct er_cause *er_view_failed(const struct er_view *v);
