@@ -249,7 +249,7 @@ static int format_exit_codes(struct er_buf *out)
         const char *number, *when;
     } rows[] = {{"1-255", "the worker's own: the root cause's code, passed on unchanged"},
                 {"128+n", "the root cause died by signal n"},
-#define EXIT_CODE_ROW(number, name, text, when, alike, again) {#number " " text, when},
+#define EXIT_CODE_ROW(number, name, text, when, who, again) {#number " " text, when},
                 ER_EXIT_CODES(EXIT_CODE_ROW)
 #undef EXIT_CODE_ROW
     };
