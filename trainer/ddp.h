@@ -44,8 +44,8 @@ ER_API void er_ddp_close(struct er_ddp *ddp);
 /* Gradient `span` is final for this step. Twice in a step is an error reported by er_ddp_finish(),
  * on the other ranks as ER_E_ABORTED. Never blocks. */
 ER_API void er_ddp_ready(struct er_ddp *ddp, size_t span);
-/* While on (no_sync), er_ddp_ready() only records; nothing leaves. The last micro-step runs with it
- * off. */
+/* While on (no_sync), er_ddp_ready() changes nothing and nothing leaves. The last micro-step runs
+ * with it off; how many came before is each rank's own affair. */
 ER_API void er_ddp_accumulate(struct er_ddp *ddp, bool on);
 
 /*

@@ -49,7 +49,8 @@ uint64_t er_plan_steps(const struct er_plan *plan);
  * cover the step. */
 struct er_range er_batch(const struct er_plan *plan, uint64_t step, int rank, int size);
 
-/* Counter-based random number: the same for the same arguments, on any rank, in any order. */
+/* Counter-based random number: the same for the same arguments, on any rank, in any order. `op`
+ * keeps uses apart; 0xffff0000 and above are the library's own. */
 uint64_t er_rng(uint64_t seed, uint64_t sample, uint32_t op, uint64_t i);
 
 #ifdef __cplusplus

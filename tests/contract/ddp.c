@@ -19,6 +19,8 @@
 #define PARAMS_MAX 1024
 #define FOUR_WAYS  4 /* world sizes 1 to 4 */
 
+enum { BEFORE_VOTE = 4, BEFORE_APPLY, PLACES_N };
+
 /* What each rank is to do. */
 struct scenario {
     size_t hidden;
@@ -28,7 +30,8 @@ struct scenario {
     size_t skip_span; /* + 1; 0: none */
     int skip_rank;    /* -1: all */
     int kill_rank, twice_rank, renamed_rank;
-    uint64_t at_step; /* of what happens to that rank */
+    size_t kill_place; /* before this span is marked, or BEFORE_VOTE or BEFORE_APPLY */
+    uint64_t at_step;  /* of what happens to that rank */
 };
 
 /* What each rank saw; in memory shared with the test. */
@@ -54,13 +57,28 @@ static const struct scenario plain = {
     .renamed_rank = -1,
 };
 
-static int die_at_step(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
+static void die_at(const struct er_toy *toy, uint64_t step, size_t place)
 {
     const struct scenario *scenario = toy->test;
 
-    if (step->step == scenario->at_step)
+    if (step == scenario->at_step && place == scenario->kill_place)
         raise(SIGKILL);
+}
+
+static void die_before_ready(struct er_toy *toy, const struct er_step *step, size_t span)
+{
+    die_at(toy, step->step, span);
+}
+
+static int die_before_vote(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
+{
+    die_at(toy, step->step, BEFORE_VOTE);
     return 0;
+}
+
+static void die_before_apply(struct er_toy *toy, uint64_t step, const struct er_vote *vote)
+{
+    die_at(toy, step, BEFORE_APPLY);
 }
 
 static void arm(const struct scenario *scenario, int rank, struct er_toy *toy)
@@ -69,8 +87,11 @@ static void arm(const struct scenario *scenario, int rank, struct er_toy *toy)
     toy->micro_steps = scenario->micro_steps[rank];
     if (scenario->skip_span && (scenario->skip_rank < 0 || scenario->skip_rank == rank))
         toy->skip_span = scenario->skip_span - 1;
-    if (scenario->kill_rank == rank)
-        toy->after_backward = die_at_step;
+    if (scenario->kill_rank == rank) {
+        toy->before_ready = die_before_ready;
+        toy->after_backward = die_before_vote;
+        toy->before_apply = die_before_apply;
+    }
     if (scenario->renamed_rank == rank)
         toy->spans[0].name = "w1.other";
 }
@@ -346,22 +367,40 @@ static void different_layouts_are_a_mismatch(void)
     er_tap_note("%s", test->outcomes[0].text);
 }
 
+static void expect_survivors(const struct test *test, int size)
+{
+    const struct scenario *scenario = &test->scenario;
+    /* Killed after the vote, the rank may take the others' last message with it or not. */
+    uint64_t may_have = scenario->kill_place == BEFORE_APPLY ? 5 : 4;
+
+    for (int rank = 0; rank < size; rank++) {
+        const struct outcome *out = &test->outcomes[rank];
+
+        if (rank == scenario->kill_rank)
+            continue;
+        if (!er_tap_check(out->rc == ER_E_PEER_LOST))
+            er_tap_note("place %zu, rank %d of %d: %s", scenario->kill_place, rank, size,
+                        out->text);
+        er_tap_check(out->steps == 4 || out->steps == may_have);
+    }
+}
+
+/* Each rank, at each place of step 5, with one bucket and with one per gradient. */
 static void a_killed_rank_is_told_to_the_others(void)
 {
     for (int size = 2; size <= FOUR_WAYS; size++) {
-        struct scenario scenario = plain;
-        struct test *test;
+        for (size_t place = 0; place < PLACES_N; place++) {
+            struct scenario scenario = plain;
 
-        scenario.kill_rank = 1;
-        scenario.at_step = 5;
-        test = run(size, &scenario);
-        for (int rank = 0; rank < size; rank++) {
-            if (rank == 1)
-                continue;
-            er_tap_check(test->outcomes[rank].rc == ER_E_PEER_LOST);
-            er_tap_check(test->outcomes[rank].steps == 4);
+            scenario.kill_rank = (int)place % size;
+            scenario.kill_place = place;
+            scenario.at_step = 5;
+            expect_survivors(run(size, &scenario), size);
+            for (int rank = 0; rank < RANKS_MAX; rank++)
+                scenario.bucket_bytes[rank] = 4;
+            scenario.kill_rank = size - 1;
+            expect_survivors(run(size, &scenario), size);
         }
-        er_tap_note("%s", test->outcomes[0].text);
     }
 }
 

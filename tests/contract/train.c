@@ -277,6 +277,34 @@ static void a_drained_rank_ends_the_run_for_all_at_one_step(void)
     er_test_rmtree(test->dir);
 }
 
+static int stop_everybody(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
+{
+    if (step->step == test->step) {
+        for (int rank = 0; rank < RANKS_MAX; rank++)
+            er_fake_notice(test->world, rank, 1, ER_NOTICE_STOP);
+    }
+    return 0;
+}
+
+/* Operations fail as soon as the notice is there, wherever the ranks are; nobody is left waiting. A
+ * rank that had agreed with the others before that says that it stopped. */
+static void a_stopped_generation_ends_at_once(void)
+{
+    set_up();
+    test->deed = stop_everybody;
+    test->rank = 1;
+    test->step = 5;
+    go(3);
+    for (int rank = 0; rank < 3; rank++) {
+        const struct report *r = &test->reports[rank];
+
+        er_tap_check(r->rc == ER_E_ABORTED || r->rc == ER_E_PEER_LOST ||
+                     (r->rc == 0 && r->result.stopped));
+        er_tap_check(r->losses[8] == 0);
+        er_tap_note("rank %d: %s", rank, r->text);
+    }
+}
+
 static int ask_to_rejoin(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
 {
     return notice(ER_NOTICE_REJOIN, step);
@@ -366,6 +394,7 @@ int main(int argc, char **argv)
         {"a_rank_that_fails_leaves_nobody_waiting", a_rank_that_fails_leaves_nobody_waiting, 0},
         {"a_drained_rank_ends_the_run_for_all_at_one_step",
          a_drained_rank_ends_the_run_for_all_at_one_step, 0},
+        {"a_stopped_generation_ends_at_once", a_stopped_generation_ends_at_once, 0},
         {"a_change_of_members_ends_the_generation_with_its_state_saved",
          a_change_of_members_ends_the_generation_with_its_state_saved, 0},
         {"a_requested_checkpoint_is_written_once", a_requested_checkpoint_is_written_once, 0},

@@ -101,8 +101,10 @@ static float forward(const struct er_toy *toy, const float *x, float *hidden_out
     return out;
 }
 
-static void ready(const struct er_toy *toy, const struct er_step *step, size_t span)
+static void ready(struct er_toy *toy, const struct er_step *step, size_t span)
 {
+    if (toy->before_ready)
+        toy->before_ready(toy, step, span);
     if (step->ddp && toy->skip_span != span)
         er_ddp_ready(step->ddp, span);
 }

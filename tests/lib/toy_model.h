@@ -27,6 +27,7 @@ struct er_toy {
     char last_text[512];
     /* Optional, for tests that interfere. */
     int (*after_backward)(struct er_toy *toy, const struct er_step *step, struct er_loss *loss);
+    void (*before_ready)(struct er_toy *toy, const struct er_step *step, size_t span);
     void (*before_apply)(struct er_toy *toy, uint64_t step, const struct er_vote *vote);
     void *test;
     size_t skip_span; /* this one is never marked ready (its gradient stays zero); SIZE_MAX: none */
