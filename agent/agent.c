@@ -142,6 +142,23 @@ static void on_driver_readable(void *user, uint32_t events)
     /* The step after every event dispatches the driver. */
 }
 
+/* rendezvous.lease_ttl: auto grows with the job, so that keeping leases alive stays cheap. */
+static uint64_t lease_ttl_us(const struct er_config *c)
+{
+    if (c->rendezvous.lease_ttl_us)
+        return c->rendezvous.lease_ttl_us;
+    return (c->nnodes_max <= 1000 ? 5 : c->nnodes_max <= 5000 ? 10 : 15) * ER_US_PER_S;
+}
+
+/* Which programs speak libelastic is not known before they run: auto is the cautious value, and a
+ * job of one node has nobody to wait for. */
+static uint64_t replacement_wait_us(const struct er_config *c)
+{
+    if (c->rendezvous.replacement_wait_us != ER_FOREVER)
+        return c->rendezvous.replacement_wait_us;
+    return c->nnodes_max > 1 ? 3 * ER_US_PER_S : 0;
+}
+
 static void fill_times(const struct er_config *c, struct er_driver_opts *o)
 {
     o->restart_max = c->restart.max;
@@ -151,9 +168,9 @@ static void fill_times(const struct er_config *c, struct er_driver_opts *o)
     o->join_timeout_us = c->rendezvous.join_timeout_us;
     o->last_call_us = c->rendezvous.last_call_timeout_us;
     o->exit_timeout_us = c->rendezvous.exit_timeout_us;
-    o->lease_ttl_us = c->rendezvous.lease_ttl_us;
+    o->lease_ttl_us = lease_ttl_us(c);
     o->death_grace_us = c->rendezvous.death_grace_us;
-    o->replacement_wait_us = c->rendezvous.replacement_wait_us;
+    o->replacement_wait_us = replacement_wait_us(c);
     o->stop_grace_us = c->stop.grace_us;
 }
 

@@ -70,7 +70,7 @@ static void restart_event(struct er_agent *agent, const struct er_note *n, const
         return; /* the summary tells it */
     er_log(ER_LOG_WARNING, msg, ER_UINT("used", n->used),
            limit_field("max", n->budget == UINT32_MAX, n->budget), ER_INT("rank", rank),
-           ER_STR("cause", what), ER_STR("reason", n->reason));
+           ER_STR("cause", what));
 }
 
 static void on_counted(struct er_agent *agent, const struct er_note *n)

@@ -8,7 +8,8 @@
 
 #include "base/clock.h"
 
-#define KEY_MAX (ER_CTL_KEY_MAX + 64)
+#define NAME_MAX_BYTES 208
+#define KEY_MAX        (NAME_MAX_BYTES + 48)
 
 /* One worker's request. */
 struct waiter {
@@ -23,7 +24,7 @@ struct barrier {
     uint64_t use;
     uint8_t *arrived; /* owned; one a local rank, of the current use */
     int arrived_n;
-    char name[ER_CTL_KEY_MAX + 1];
+    char name[NAME_MAX_BYTES];
 };
 
 /* One use whose local ranks have all arrived: on its way through the store. */
@@ -33,7 +34,7 @@ struct round {
     uint64_t generation, use, wait_id;
     int next_node; /* first node only: whose arrival is awaited */
     bool first, releasing;
-    char name[ER_CTL_KEY_MAX + 1];
+    char name[NAME_MAX_BYTES];
 };
 
 struct er_barriers {

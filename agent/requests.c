@@ -8,6 +8,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
+#define PLAIN_MAX  200 /* the store's keys are shorter than the workers' may be */
+#define STORED_MAX (PLAIN_MAX + 8)
+
 /* A request whose answer the driver owes. */
 struct request {
     struct er_ticket ticket;
@@ -81,6 +84,8 @@ static void on_driver(void *user, int rc, const void *value, size_t n)
     char text[32];
 
     r->wait_id = 0;
+    if (rc == -ETIMEDOUT && r->type == ER_CTL_KV_GET)
+        reply.status = rc = 1; /* not there in time */
     if (rc == 0 && r->type == ER_CTL_COMMIT)
         event_commit(r);
     if (rc < 0) {
@@ -142,27 +147,41 @@ static void on_ready(struct er_agent *agent, struct er_worker *w, struct er_ctlc
     er_ctlconn_status(conn, m->seq, 0, NULL);
 }
 
-/* Workers' keys live below "u/", the agents' own below "b/". False: answered. */
-static bool key_of(struct er_ctlconn *conn, const struct er_ctl_msg *m, char *key, size_t cap)
+/* What a worker names, as it stands in the store: behind `plain`, or when it is long, by its digest
+ * behind `hashed`. False: answered. */
+static bool stored_name(struct er_ctlconn *conn, const struct er_ctl_msg *m, const char *plain,
+                        const char *hashed, char ret[STORED_MAX])
 {
-    key[0] = 'u';
-    key[1] = '/';
-    if (m->str[0].len > 0 && m->str[0].len <= ER_CTL_KEY_MAX &&
-        er_ctl_copy(m->str[0], key + 2, cap - 2) >= 0)
-        return true;
-    er_ctlconn_status(conn, m->seq, -EINVAL, "a key has 1 to 512 bytes and no NUL");
-    return false;
+    char name[ER_CTL_KEY_MAX + 1], hex[ER_DIGEST_HEX_MAX];
+
+    if (m->str[0].len == 0 || er_ctl_copy(m->str[0], name, sizeof(name)) < 0) {
+        er_ctlconn_status(conn, m->seq, -EINVAL, "a name has 1 to 512 bytes and no NUL");
+        return false;
+    }
+    if (m->str[0].len <= PLAIN_MAX) {
+        snprintf(ret, STORED_MAX, "%s%.*s", plain, PLAIN_MAX, name);
+    } else {
+        er_digest_format(er_hash(name, m->str[0].len), hex);
+        snprintf(ret, STORED_MAX, "%s%s", hashed, hex);
+    }
+    return true;
+}
+
+/* Workers' keys live below "u/" and "h/", the agents' own below "b/". */
+static bool key_of(struct er_ctlconn *conn, const struct er_ctl_msg *m, char key[STORED_MAX])
+{
+    return stored_name(conn, m, "u/", "h/", key);
 }
 
 static void on_put(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                    const struct er_ctl_msg *m)
 {
-    char key[ER_CTL_KEY_MAX + 8];
+    char key[STORED_MAX];
     struct request *r;
 
     if (m->str[1].len > ER_CTL_VALUE_MAX)
         er_ctlconn_status(conn, m->seq, -EMSGSIZE, NULL);
-    else if (key_of(conn, m, key, sizeof(key)) && (r = new_request(agent, conn, m)))
+    else if (key_of(conn, m, key) && (r = new_request(agent, conn, m)))
         er_driver_kv_put(agent->driver, w->generation, key, m->str[1].data, m->str[1].len,
                          on_driver, r);
 }
@@ -171,31 +190,29 @@ static void on_get(struct er_agent *agent, struct er_worker *w, struct er_ctlcon
                    const struct er_ctl_msg *m)
 {
     uint64_t deadline_us = m->num[1] ? er_deadline_in(er_now_us(), m->num[1]) : 0;
-    char key[ER_CTL_KEY_MAX + 8];
+    char key[STORED_MAX];
     struct request *r;
 
-    if (key_of(conn, m, key, sizeof(key)) && (r = new_request(agent, conn, m)))
+    if (key_of(conn, m, key) && (r = new_request(agent, conn, m)))
         r->wait_id = er_driver_kv_get(agent->driver, w->generation, key, deadline_us, on_driver, r);
 }
 
 static void on_add(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                    const struct er_ctl_msg *m)
 {
-    char key[ER_CTL_KEY_MAX + 8];
+    char key[STORED_MAX];
     struct request *r;
 
-    if (key_of(conn, m, key, sizeof(key)) && (r = new_request(agent, conn, m)))
+    if (key_of(conn, m, key) && (r = new_request(agent, conn, m)))
         er_driver_kv_add(agent->driver, w->generation, key, (int64_t)m->num[1], on_driver, r);
 }
 
 static void on_barrier(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                        const struct er_ctl_msg *m)
 {
-    char name[ER_CTL_KEY_MAX + 1];
+    char name[STORED_MAX];
 
-    if (m->str[0].len == 0 || er_ctl_copy(m->str[0], name, sizeof(name)) < 0)
-        er_ctlconn_status(conn, m->seq, -EINVAL, "a barrier's name has 1 to 512 bytes, no NUL");
-    else
+    if (stored_name(conn, m, ":", "#", name))
         er_barriers_arrive(agent->barriers, conn, m->seq, w->local_rank, name,
                            er_deadline_in(er_now_us(), m->num[1]));
 }
