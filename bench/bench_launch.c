@@ -67,8 +67,10 @@ static void measure(const struct turn *t)
 
     elastic.n = bare.n = torchrun.n = over.n = 0;
     snprintf(workers, sizeof(workers), "%zu", t->workers);
-    bare_ms(t->workers); /* once each unmeasured: page cache */
+    bare_ms(t->workers); /* once each unmeasured: the page cache is warm for all */
     elastic_ms(workers);
+    if (peer_runs > 0)
+        torchrun_ms(workers);
     for (size_t i = 0; i < runs; i++) {
         double a = elastic_ms(workers), b = bare_ms(t->workers);
         bench_add(&elastic, a);
