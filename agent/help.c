@@ -184,12 +184,19 @@ static int format_group(struct er_buf *out, enum er_key_group group)
 
 static int format_key(struct er_buf *out, const struct er_key *key)
 {
-    int rc = er_buf_printf(out, "%s\n  %s\n  type: ", key->path, key->help);
+    ER_CLEANUP(er_buf_done) struct er_buf attributes;
+    int rc;
 
+    er_buf_init(&attributes, 4096);
+    rc = er_help_attributes(key, &attributes);
     if (!rc)
-        rc = er_help_attributes(key, out);
+        rc = er_buf_printf(out, "%s\n", key->path);
     if (!rc)
-        rc = er_buf_printf(out, "\n  default: %s", key->def ? key->def : "-");
+        rc = entry(out, "meaning", key->help);
+    if (!rc)
+        rc = entry(out, "value", er_buf_str(&attributes));
+    if (!rc)
+        rc = er_buf_printf(out, "  %-30s%s", "default", key->def ? key->def : "-");
     if (!rc && key->def_program)
         rc = er_buf_printf(out, "; with PROGRAM instead of a job spec: %s", key->def_program);
     if (!rc)
@@ -199,7 +206,7 @@ static int format_key(struct er_buf *out, const struct er_key *key)
 
         if (option->key && !strcmp(option->key, key->path))
             rc =
-                er_buf_printf(out, "  option: --%s%s%s%s%s\n", option->name,
+                er_buf_printf(out, "  %-30s--%s%s%s%s%s\n", "option", option->name,
                               option->metavar ? " " : "", option->metavar ? option->metavar : "",
                               option->env ? "; environment: " : "", option->env ? option->env : "");
     }
