@@ -57,9 +57,10 @@ uint64_t er_recovery_deadline(const struct er_recovery *r, uint64_t now_us)
     return now_us + (age_us > SLOW_AFTER_US ? SLOW_EVERY_US : LOOK_EVERY_US);
 }
 
-static bool runs(const struct er_worker *w)
+/* Its program runs, or has run: a short one may have ended well already. */
+static bool has_run(const struct er_worker *w)
 {
-    return w->fsm.state == ER_WORKER_UP || w->fsm.state == ER_WORKER_READY;
+    return w->fsm.state != ER_WORKER_SPAWNING;
 }
 
 bool er_recovery_step(struct er_recovery *r, struct er_group *group, uint64_t now_us)
@@ -73,7 +74,7 @@ bool er_recovery_step(struct er_recovery *r, struct er_group *group, uint64_t no
         struct er_page_progress *p = &w->page->from_worker;
         uint64_t us = atomic_load(&p->first_step_us), step = atomic_load(&p->first_step);
 
-        if (r->expects_steps ? us == 0 : !runs(w))
+        if (r->expects_steps ? us == 0 : !has_run(w))
             return false;
         if (us > last_us)
             last_us = us;
