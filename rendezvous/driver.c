@@ -109,8 +109,9 @@ static void on_self_read(void *user, int rc, const struct er_store_reply *reply)
     if (rc) {
         d->self_wanted = true;
         d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
-        return;
     }
+    if (d->self_wanted)
+        return;
     for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
         struct er_store_kv none = {.key = self_key(d, i, text), .mod_rev = reply->revision};
 
@@ -423,7 +424,9 @@ uint64_t er_driver_deadline(const struct er_driver *driver)
     at = other < at ? other : at;
     other = driver_kv_deadline(driver);
     at = other < at ? other : at;
-    if ((driver->self_wanted || driver->job_wanted) && driver->retry_us < at)
+    if (((driver->self_wanted && !driver->self_reading) ||
+         (driver->job_wanted && !driver->job_reading)) &&
+        driver->retry_us < at)
         at = driver->retry_us;
     return at;
 }
