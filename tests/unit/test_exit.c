@@ -1,0 +1,72 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <signal.h>
+
+#include "agent/exit.h"
+
+/* Wait statuses as Linux builds them: code << 8, or signal, with 0x80 for a core. */
+#define EXITED(code)  ((code) << 8)
+#define SIGNALED(sig) (sig)
+#define DUMPED(sig)   ((sig) | 0x80)
+
+Test(exit, status_becomes_kind_code_and_signal)
+{
+    static const struct {
+        int status, exec_errno;
+        bool oom;
+        struct er_exit want;
+        int exit_code;
+    } CASES[] = {
+        {EXITED(0), 0, false, {.kind = ER_EXIT_OK}, 0},
+        {EXITED(1), 0, false, {.kind = ER_EXIT_EXITED, .code = 1}, 1},
+        {EXITED(255), 0, true, {.kind = ER_EXIT_EXITED, .code = 255}, 255},
+        {SIGNALED(SIGKILL), 0, false, {.kind = ER_EXIT_SIGNALED, .signal = SIGKILL}, 137},
+        {SIGNALED(SIGKILL), 0, true, {.kind = ER_EXIT_OOM, .signal = SIGKILL}, 137},
+        {SIGNALED(SIGTERM), 0, true, {.kind = ER_EXIT_SIGNALED, .signal = SIGTERM}, 143},
+        {DUMPED(SIGSEGV),
+         0,
+         false,
+         {.kind = ER_EXIT_SIGNALED, .signal = SIGSEGV, .core = true},
+         139},
+        {EXITED(127), ENOENT, false, {.kind = ER_EXIT_EXEC_FAILED, .code = 127}, 127},
+        {EXITED(127), EACCES, false, {.kind = ER_EXIT_EXEC_FAILED, .code = 126}, 126},
+        {EXITED(127), ENOEXEC, false, {.kind = ER_EXIT_EXEC_FAILED, .code = 126}, 126},
+        {EXITED(127), 0, false, {.kind = ER_EXIT_EXITED, .code = 127}, 127},
+    };
+
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        struct er_exit e = er_exit_classify(CASES[i].status, CASES[i].exec_errno, CASES[i].oom);
+
+        cr_assert_eq(e.kind, CASES[i].want.kind, "case %zu", i);
+        cr_assert_eq(e.code, CASES[i].want.code, "case %zu", i);
+        cr_assert_eq(e.signal, CASES[i].want.signal, "case %zu", i);
+        cr_assert_eq(e.core, CASES[i].want.core, "case %zu", i);
+        cr_assert_eq(er_exit_code(e.kind, e.code, e.signal), CASES[i].exit_code, "case %zu", i);
+    }
+}
+
+Test(exit, unknown_status_is_failure)
+{
+    struct er_exit e = er_exit_classify(0x137f, 0, false); /* stopped, not ended */
+
+    cr_assert_eq(e.kind, ER_EXIT_LOST);
+    cr_assert_neq(er_exit_code(e.kind, e.code, e.signal), 0);
+}
+
+Test(exit, own_kinds_have_their_codes)
+{
+    cr_assert_eq(er_exit_code(ER_EXIT_HUNG, 0, 0), 124);
+    cr_assert_eq(er_exit_code(ER_EXIT_LOST, 0, 0), 1);
+    cr_assert_eq(er_exit_code(ER_EXIT_STOPPED, 0, SIGTERM), 0);
+}
+
+Test(exit, text_names_the_signal)
+{
+    char text[ER_EXIT_TEXT_MAX];
+
+    cr_assert_str_eq(er_exit_text(ER_EXIT_SIGNALED, 0, SIGKILL, text),
+                     "died by signal 9 (SIGKILL)");
+    cr_assert_str_eq(er_exit_text(ER_EXIT_EXITED, 3, 0, text), "exited with code 3");
+    for (int kind = 0; kind < ER_EXIT_KIND_COUNT; kind++)
+        cr_assert_neq(er_exit_text((enum er_exit_kind)kind, 1, 9, text)[0], '\0');
+}
