@@ -10,9 +10,9 @@ set -eu
 packages_of() {
     case $1 in
     build) echo gcc libc6-dev make meson ninja-build pkg-config libsystemd-dev libyaml-dev libjansson-dev \
-        libxxhash-dev zlib1g-dev libopenblas-dev ;;
+        libxxhash-dev zlib1g-dev libopenblas-dev libgrpc-dev libprotobuf-c-dev protobuf-c-compiler ;;
     data) echo dataset-fashion-mnist ;;
-    tests) echo libcriterion-dev g++ valgrind clang-format-14 git ;;
+    tests) echo libcriterion-dev g++ valgrind clang-format-14 git etcd-server etcd-client openssl ;;
     esac
 }
 
@@ -20,7 +20,7 @@ why() {
     case $1 in
     build) echo 'compiler, build system and the libraries elastic-run links' ;;
     data) echo 'the Fashion-MNIST images that the demo and its tests train on' ;;
-    tests) echo 'test framework, leak check, formatter' ;;
+    tests) echo 'test framework, leak check, formatter, and the etcd that tests start in private folders' ;;
     esac
 }
 

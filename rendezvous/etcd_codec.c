@@ -1,6 +1,6 @@
 #include "rendezvous/etcd_codec.h"
 
-#include <rendezvous/etcd.pb-c.h> /* generated from proto/etcd.proto */
+#include <rendezvous/proto/etcd.pb-c.h> /* generated from proto/etcd.proto */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 static int append(struct er_buf *out, const ProtobufCMessage *m)
 {
     size_t n = protobuf_c_message_get_packed_size(m);
-    int rc = er_buf_reserve(out, n);
+    int rc = er_buf_reserve(out, n ? n : 1);
 
     if (rc < 0)
         return rc;

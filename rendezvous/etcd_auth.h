@@ -1,0 +1,25 @@
+#pragma once
+/* Who we are to etcd: TLS material and password from files, and the token that a login gave. */
+#include <stdbool.h>
+
+#include "rendezvous/etcd_codec.h"
+#include "rendezvous/store_etcd.h"
+
+#define ER_ETCD_PEM_MAX      (1u << 20)
+#define ER_ETCD_PASSWORD_MAX 1024
+
+struct er_etcd_auth {
+    bool tls;                      /* wanted for endpoints that don't say */
+    char *ca, *cert, *key;         /* PEM, owned; NULL: none */
+    char *server_name;             /* owned; NULL: the endpoint's host */
+    char *user, *password;         /* owned; NULL: no login */
+    bool off;                      /* the server has authentication switched off */
+    char token[ER_ETCD_TOKEN_MAX]; /* "": not logged in */
+};
+
+/* ER_E_CONFIG (a file is missing, unreadable, empty or not PEM; halves of a pair), -ENOMEM. */
+int er_etcd_auth_load(struct er_etcd_auth *ret, const struct er_etcd_opts *opts,
+                      struct er_error *err);
+/* Wipes the secrets. */
+void er_etcd_auth_done(struct er_etcd_auth *a);
+bool er_etcd_auth_needs_login(const struct er_etcd_auth *a);

@@ -1,0 +1,81 @@
+#pragma once
+/* The connection's insides, shared by etcd_conn.c, etcd_request.c and etcd_stream.c. */
+#include "base/clock.h"
+#include "base/list.h"
+#include "rendezvous/etcd_auth.h"
+#include "rendezvous/etcd_conn.h"
+#include "rendezvous/etcd_endpoint.h"
+#include "rendezvous/etcd_grpc.h"
+#include "rendezvous/etcd_lease.h"
+#include "rendezvous/etcd_rotate.h"
+#include "rendezvous/etcd_status.h"
+#include "rendezvous/etcd_watch.h"
+
+#define ER_ETCD_SAID_MAX 240
+
+enum etcd_session { ETCD_WAITING, ETCD_LOGIN, ETCD_HELLO, ETCD_UP };
+
+struct etcd_member {
+    struct er_etcd_endpoint endpoint;
+    char name[ER_ETCD_ENDPOINT_TEXT_MAX];
+    struct er_grpc_channel *channel; /* NULL: made when it is tried */
+    char said[ER_ETCD_SAID_MAX];     /* why it failed last; "": it didn't */
+    bool refused;                    /* ... because one side does not accept the other */
+};
+
+struct er_etcd_conn {
+    struct er_grpc *grpc;
+    struct er_etcd_auth auth;
+    struct etcd_member members[ER_ETCD_ENDPOINTS_MAX];
+    size_t member_n;
+    struct er_etcd_rotate rotate;
+    char *prefix; /* owned */
+    uint64_t attempt_timeout_us, request_timeout_us;
+    struct er_rand rand; /* jitter of retries */
+
+    bool dispatching;
+    enum etcd_session session;
+    unsigned epoch; /* counts the tries; what belongs to an older one says nothing now */
+    struct er_grpc_call *asking; /* login or hello under way */
+    uint64_t next_try_us;        /* WAITING */
+    uint64_t down_since_us;      /* 0: UP */
+    uint64_t sessions;
+    unsigned logins;   /* in a row, without a session that held */
+    uint64_t heard_us; /* last word of the current endpoint */
+    unsigned strikes;  /* timeouts in a row */
+
+    uint64_t cluster_id, known_rev; /* newest revision this client has seen */
+    uint64_t hello_rev;             /* known_rev when hello was sent */
+
+    struct er_list waiting, flying, answered; /* struct etcd_request */
+    size_t request_n, flying_n;
+
+    struct er_grpc_call *watch_stream, *keep_stream;
+    struct er_etcd_watches *watches;
+    struct er_etcd_leases *leases;
+    uint64_t beat_us, beat_next_us; /* heartbeat: first of an unanswered row, next; 0: none */
+    struct er_buf scratch;          /* one encoded message */
+};
+
+/* etcd_conn.c */
+void etcd_wake(struct er_etcd_conn *c); /* there is something to do for the next dispatch */
+struct etcd_member *etcd_current(struct er_etcd_conn *c);
+/* The session is of no use any more: on to the next endpoint. Only from dispatch. */
+void etcd_session_fail(struct er_etcd_conn *c, bool refused, const char *what, const char *why);
+/* The token is not valid any more: log in again at the same endpoint. */
+void etcd_session_login(struct er_etcd_conn *c);
+/* A header came from the current endpoint. `at_least`: the answer of a linearizable request cannot
+ * be older (0: any). */
+void etcd_heard(struct er_etcd_conn *c, const struct er_etcd_header *h, uint64_t at_least);
+
+/* etcd_request.c */
+void etcd_requests_pump(struct er_etcd_conn *c);   /* send what waits; end what waited too long */
+void etcd_requests_answer(struct er_etcd_conn *c); /* what ended without being sent */
+void etcd_requests_fail(struct er_etcd_conn *c, int rc); /* all that wait */
+uint64_t etcd_requests_deadline(const struct er_etcd_conn *c);
+void etcd_requests_free(struct er_etcd_conn *c);
+
+/* etcd_stream.c */
+void etcd_streams_pump(struct er_etcd_conn *c);
+void etcd_streams_close(struct er_etcd_conn *c);
+uint64_t etcd_streams_deadline(const struct er_etcd_conn *c);
