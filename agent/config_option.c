@@ -257,6 +257,16 @@ static void set_env(struct er_loader *loader, const char *name, const char *text
     er_loader_store(loader, key, &value, source);
 }
 
+static void unknown_key(struct er_loader *loader, const char *path)
+{
+    char near[ER_KEY_PATH_MAX];
+
+    if (er_key_nearest(path, near))
+        usage(loader, "--set: unknown key '%s'; did you mean '%s'?", path, near);
+    else
+        usage(loader, "--set: unknown key '%s'", path);
+}
+
 static void apply_set(struct er_loader *loader, const struct use *use)
 {
     const char *equals = strchr(use->value, '=');
@@ -282,9 +292,7 @@ static void apply_set(struct er_loader *loader, const struct use *use)
         usage(loader, "%s: a group of keys; give one, such as --set %s", label,
               er_key_first_in(path)->path);
     else
-        usage(loader, "--set: unknown key '%s'%s%s%s", path,
-              er_key_nearest(path) ? "; did you mean '" : "",
-              er_key_nearest(path) ? er_key_nearest(path) : "", er_key_nearest(path) ? "'?" : "");
+        unknown_key(loader, path);
     if (!strcmp(path, "rendezvous.backend"))
         loader->torchrun_backend = NULL;
 }

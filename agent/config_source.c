@@ -65,14 +65,14 @@ void er_loader_scheduler(struct er_loader *loader)
 
 static void unknown_key(struct er_loader *loader, const char *path, const struct er_source *source)
 {
-    const char *near = er_key_nearest(path);
-    char place[64] = "";
+    char near[ER_KEY_PATH_MAX], place[64] = "";
+    bool found = er_key_nearest(path, near);
 
     if (source->line)
         snprintf(place, sizeof(place), ":%u:%u", source->line, source->col);
     er_findings_add(&loader->findings, source->layer == ER_LAYER_SPEC ? ER_E_CONFIG : ER_E_USAGE,
                     "%s%s: unknown key '%.100s'%s%s%s", source->label, place, path,
-                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+                    found ? "; did you mean '" : "", found ? near : "", found ? "'?" : "");
 }
 
 /* Recursion goes as deep as the table's longest path, whatever the file holds. */

@@ -280,6 +280,7 @@ static const struct {
 static int unknown_topic(const char *topic, struct er_error *err)
 {
     const char *names[ER_ARRAY_N(TOPICS) + ER_GROUP_COUNT], *near;
+    char key[ER_KEY_PATH_MAX];
     size_t n = 0;
 
     for (size_t i = 0; i < ER_ARRAY_N(TOPICS); i++)
@@ -287,11 +288,12 @@ static int unknown_topic(const char *topic, struct er_error *err)
     for (int group = 0; group < ER_GROUP_COUNT; group++)
         names[n++] = er_key_group_topic((enum er_key_group)group);
     near = er_nearest(topic, names, n);
-    if (!near)
-        near = er_key_nearest(topic);
-    return er_error_set(err, ER_E_USAGE, "--help: no topic '%.100s'%s%s%s", topic,
-                        near ? "; did you mean '" : "; --help lists them", near ? near : "",
-                        near ? "'?" : "");
+    if (!near && er_key_nearest(topic, key))
+        near = key;
+    if (near)
+        return er_error_set(err, ER_E_USAGE, "--help: no topic '%.100s'; did you mean '%s'?", topic,
+                            near);
+    return er_error_set(err, ER_E_USAGE, "--help: no topic '%.100s'; --help lists them", topic);
 }
 
 int er_help_format(const char *topic, struct er_buf *out, struct er_error *err)

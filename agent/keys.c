@@ -293,8 +293,6 @@ const struct er_option er_options[] = {
 const size_t er_options_n = ER_ARRAY_N(er_options);
 /* clang-format on */
 
-enum { CANDIDATES_MAX = ER_ARRAY_N(er_keys) * 2 };
-
 const struct er_key *er_key_find(const char *path)
 {
     for (size_t i = 0; i < er_keys_n; i++) {
@@ -333,65 +331,65 @@ bool er_key_is_group(const char *path)
     return er_key_first_in(path) != NULL;
 }
 
-/* Names that may follow `prefix` ("" or "restart."), each once; texts are cut out of `store`. */
-static const char *nearest_below(const char *prefix, const char *word)
+/* Of the names that follow `prefix` ("", "restart.") the one nearest to `word`, which is put behind
+ * the prefix. */
+static bool nearest_below(const char *prefix, const char *word, char ret_path[ER_KEY_PATH_MAX])
 {
-    static __thread char store[64];
-    const char *best = NULL;
-    size_t n = strlen(prefix), best_distance = SIZE_MAX;
+    size_t n = strlen(prefix), best = SIZE_MAX;
 
     for (size_t i = 0; i < er_keys_n; i++) {
-        const char *path = er_keys[i].path;
-        char name[sizeof(store)];
+        const char *path = er_keys[i].path, *candidate;
+        char name[ER_KEY_PATH_MAX];
         size_t length, distance;
 
         if (strncmp(path, prefix, n) != 0)
             continue;
         length = strcspn(path + n, ".");
-        if (length >= sizeof(name))
-            continue;
         memcpy(name, path + n, length);
         name[length] = '\0';
+        candidate = name;
         distance = er_edit_distance(word, name);
-        if (distance < best_distance && er_nearest(word, (const char *const[]){name}, 1)) {
-            best_distance = distance;
-            memcpy(store, name, length + 1);
-            best = store;
+        if (distance < best && er_nearest(word, &candidate, 1)) {
+            best = distance;
+            memcpy(ret_path, prefix, n);
+            memcpy(ret_path + n, name, length + 1);
         }
     }
-    return best;
+    return best != SIZE_MAX;
 }
 
-const char *er_key_nearest(const char *path)
+/* A key whose last name this is, given without its group ("max_files") or in a wrong one. */
+static const char *same_last_name(const char *name)
 {
-    static __thread char result[128];
-    const char *dot = strrchr(path, '.'), *near, *all[CANDIDATES_MAX];
-    char prefix[64] = "";
+    for (size_t i = 0; i < er_keys_n; i++) {
+        const char *last = strrchr(er_keys[i].path, '.');
+
+        if (last && !strcmp(last + 1, name))
+            return er_keys[i].path;
+    }
+    return NULL;
+}
+
+bool er_key_nearest(const char *path, char ret_path[ER_KEY_PATH_MAX])
+{
+    const char *dot = strrchr(path, '.'), *near, *all[ER_ARRAY_N(er_keys)];
     size_t n = dot ? (size_t)(dot - path) + 1 : 0;
+    char prefix[ER_KEY_PATH_MAX / 2] = "";
 
     if (n < sizeof(prefix)) {
         memcpy(prefix, path, n);
         prefix[n] = '\0';
-        near = nearest_below(prefix, path + n);
-        if (near) {
-            memcpy(result, prefix, n);
-            memcpy(result + n, near, strlen(near) + 1);
-            return result;
-        }
+        if (nearest_below(prefix, path + n, ret_path))
+            return true;
     }
     for (size_t i = 0; i < er_keys_n; i++)
         all[i] = er_keys[i].path;
     near = er_nearest(path, all, er_keys_n);
+    if (!near)
+        near = same_last_name(path + n);
     if (near)
-        return near;
-    /* The last name alone, given without its group ("max_files") or in a wrong one. */
-    for (size_t i = 0; i < er_keys_n; i++) {
-        const char *last = strrchr(er_keys[i].path, '.');
-
-        if (last && !strcmp(last + 1, path + n))
-            return er_keys[i].path;
-    }
-    return NULL;
+        memcpy(ret_path, near, strlen(near) + 1);
+    return near != NULL;
 }
 
 const char *er_key_type_name(enum er_key_type type)

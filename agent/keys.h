@@ -111,8 +111,9 @@ size_t er_key_index(const struct er_key *key);
 bool er_key_is_group(const char *path);
 /* The first key of a group, NULL when `path` is none. */
 const struct er_key *er_key_first_in(const char *path);
-/* The key, or the group, that `path` was probably meant to be; NULL when none is near. */
-const char *er_key_nearest(const char *path);
+#define ER_KEY_PATH_MAX 128
+/* The key, or the group, that `path` was probably meant to be, in ret_path; false: none is near. */
+bool er_key_nearest(const char *path, char ret_path[ER_KEY_PATH_MAX]);
 const char *er_key_type_name(enum er_key_type type);
 const char *er_key_group_topic(enum er_key_group group);
 const char *er_key_group_title(enum er_key_group group);

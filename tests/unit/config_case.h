@@ -28,7 +28,7 @@ struct loaded {
 };
 
 /* The spec's path in messages is another one in each run. */
-static void replace_path(char *to, size_t cap, const char *from, const char *path)
+static inline void replace_path(char *to, size_t cap, const char *from, const char *path)
 {
     size_t used = 0, n = strlen(path);
 
@@ -43,9 +43,9 @@ static void replace_path(char *to, size_t cap, const char *from, const char *pat
     to[used] = '\0';
 }
 
-static struct loaded load_config(const struct load_case *c)
+static inline struct loaded load_config(const struct load_case *c)
 {
-    static const char *const alone[] = {SPEC, NULL}, *const home[] = {"HOME=/home/someone", NULL};
+    static const char *const alone[] = {SPEC, NULL}, *const home[] = {"HOME=/h", NULL};
     const char *const *args = c->args ? c->args : alone, *argv[64] = {"elastic-run"};
     char folder[] = "/tmp/er-config-XXXXXX", path[64] = "";
     struct loaded l = {.err = ER_ERROR_INIT};
@@ -71,6 +71,16 @@ static struct loaded load_config(const struct load_case *c)
         rmdir(folder);
     }
     return l;
+}
+
+static inline struct loaded load_args(const char *const *args)
+{
+    return load_config(&(struct load_case){.args = args});
+}
+
+static inline struct loaded load_text(const char *spec)
+{
+    return load_config(&(struct load_case){.spec = spec});
 }
 
 static inline const char *value_of(const struct loaded *l, const char *path)
