@@ -325,6 +325,8 @@ static int train(struct app *app, struct er_error *err)
                                               .checkpoint_keep = 3,
                                               .checkpoint_failures_max = 10,
                                               .log_steps = options->log_steps,
+                                              /* fc3 and fc2 leave while fc1 is computed */
+                                              .ddp = {.first_bucket_bytes = 160 << 10},
                                               .log = on_line},
                       &result, err);
     if (rc == 0 && !result.stopped && er_world(app->ctx)->rank == 0)
