@@ -208,8 +208,10 @@ static int start_workers(struct er_group *g, int cgroup_fd, int report_fd, struc
 {
     ER_CLEANUP(er_cleanup_free) char *path = NULL;
     ER_CLEANUP(er_cleanup_free) char *path_of = NULL;
+    ER_CLEANUP(er_buf_done) struct er_buf env;
     int rc = 0;
 
+    er_buf_init(&env, ER_WORKER_ENV_MAX);
     for (int i = 0; !rc && i < g->a.local_size; i++) {
         struct er_worker *w = &g->workers[i];
         char **argv = NULL;
@@ -222,7 +224,8 @@ static int start_workers(struct er_group *g, int cgroup_fd, int report_fd, struc
                                                 .argv = argv,
                                                 .stdin_fd = stdin_for(g),
                                                 .cgroup_fd = cgroup_fd,
-                                                .report_fd = report_fd};
+                                                .report_fd = report_fd,
+                                                .env = &env};
 
             rc = er_worker_start(w, g->ctx, &plan, err);
         }

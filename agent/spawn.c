@@ -29,16 +29,30 @@ static _Noreturn void fail(const struct er_spawn_opts *o, enum er_spawn_step ste
     _exit(EXEC_FAILED_CODE);
 }
 
-/* Handlers reset themselves on exec; what our caller had ignored does not. */
-static void reset_signals(void)
+/* What our caller had ignored, and we ignore ourselves, stays ignored over an exec, unlike
+ * handlers; asked for once, since nothing changes it later. */
+static uint64_t ignored_signals(void)
+{
+    static uint64_t known;
+    static bool asked;
+
+    for (int sig = 1; !asked && sig < NSIG; sig++) {
+        struct sigaction now;
+
+        if (sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
+            known |= 1ull << sig;
+    }
+    asked = true;
+    return known;
+}
+
+static void reset_signals(uint64_t ignored)
 {
     struct sigaction plain = {.sa_handler = SIG_DFL};
     sigset_t none;
 
-    for (int sig = 1; sig < NSIG; sig++) {
-        struct sigaction now;
-
-        if (sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
+    for (int sig = 1; ignored >> sig; sig++) {
+        if (ignored >> sig & 1)
             sigaction(sig, &plain, NULL);
     }
     sigemptyset(&none);
@@ -55,7 +69,7 @@ static void close_others(const struct er_spawn_opts *o)
         fcntl(o->keep_fd, F_SETFD, 0);
 }
 
-static _Noreturn void child_main(const struct er_spawn_opts *o, pid_t agent)
+static _Noreturn void child_main(const struct er_spawn_opts *o, pid_t agent, uint64_t ignored)
 {
     if (setsid() < 0)
         fail(o, ER_SPAWN_SESSION);
@@ -67,7 +81,7 @@ static _Noreturn void child_main(const struct er_spawn_opts *o, pid_t agent)
             fail(o, ER_SPAWN_STDIO);
     }
     close_others(o);
-    reset_signals();
+    reset_signals(ignored);
     if (chdir(o->workdir) < 0)
         fail(o, ER_SPAWN_WORKDIR);
     execve(o->path, o->argv, o->envp);
@@ -107,6 +121,7 @@ static pid_t fork_child(int *ret_pidfd)
 int er_spawn(const struct er_spawn_opts *opts, pid_t *ret_pid, int *ret_pidfd, struct er_error *err)
 {
     pid_t agent = getpid(), pid;
+    uint64_t ignored = ignored_signals();
     int pidfd = -1;
 
     pid = clone_child(opts->cgroup_fd, &pidfd);
@@ -115,7 +130,7 @@ int er_spawn(const struct er_spawn_opts *opts, pid_t *ret_pid, int *ret_pidfd, s
     if (pid < 0)
         return er_error_errno(err, "start a process for '%s'", opts->path);
     if (pid == 0)
-        child_main(opts, agent);
+        child_main(opts, agent, ignored);
     *ret_pid = pid;
     *ret_pidfd = pidfd;
     return 0;

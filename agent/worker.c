@@ -19,7 +19,6 @@
 #include "base/file.h"
 #include "base/log.h"
 
-#define ENV_MAX        (2u * 1024 * 1024)
 #define ERROR_FILE_MAX (1024u * 1024)
 #define NOTICE_STOP    4 /* enum er_notice of libelastic; part of the page's layout */
 
@@ -292,17 +291,17 @@ static int spawn(struct er_worker *w, const struct er_group_context *ctx,
                  const struct er_worker_plan *plan, const int stdio[3], int page_fd,
                  struct er_error *err)
 {
-    struct er_buf strings;
+    struct er_buf *strings = plan->env;
     size_t n = 0;
     ER_CLEANUP(er_cleanup_free) char **envp = NULL;
     int rc;
 
-    er_buf_init(&strings, ENV_MAX);
-    rc = build_env(w, ctx, plan, page_fd, &strings, &n, err);
+    er_buf_clear(strings);
+    rc = build_env(w, ctx, plan, page_fd, strings, &n, err);
     if (!rc && !(envp = calloc(n + 1, sizeof(*envp))))
         rc = er_error_set(err, -ENOMEM, "environment: out of memory");
     if (!rc) {
-        char *at = strings.data;
+        char *at = strings->data;
 
         for (size_t i = 0; i < n; i++, at += strlen(at) + 1)
             envp[i] = at;
@@ -319,7 +318,6 @@ static int spawn(struct er_worker *w, const struct er_group_context *ctx,
         };
         rc = er_spawn(&opts, &w->pid, &w->pidfd, err);
     }
-    er_buf_done(&strings);
     return rc;
 }
 

@@ -6,6 +6,7 @@
 #include "agent/logfwd.h"
 #include "agent/policy.h"
 #include "agent/worker_fsm.h"
+#include "base/buf.h"
 #include "base/page.h"
 #include "rendezvous/driver.h"
 
@@ -43,12 +44,15 @@ struct er_worker {
     bool root_cause;
 };
 
+#define ER_WORKER_ENV_MAX (2u * 1024 * 1024)
+
 /* The parts of one start, for er_worker_start(). */
 struct er_worker_plan {
     const struct er_assignment *assignment;
     const char *path; /* of the executable */
     char *const *argv;
     int stdin_fd, cgroup_fd, report_fd;
+    struct er_buf *env; /* room for the environment, used again for each worker */
 };
 
 /* argv of the spec with this worker's substitutions: malloc'ed, NULL-terminated, items owned.
