@@ -50,7 +50,8 @@ struct host {
     /* the holder's */
     const struct er_op *current; /* begun in the transport */
     uint64_t moved_us;           /* its last progress */
-    bool told;                   /* the failure came from a peer, who has told all */
+    bool said_waiting;           /* since then */
+    const char *told;            /* the peer's words, when the failure came from a peer */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, const struct timespec *ts)
@@ -90,43 +91,54 @@ static bool told_to_stop(const struct er_comm *comm)
 
 /* ---- failures ---- */
 
-/* What a peer's state means for the operation: 0 nothing yet, or a failure. */
-static int judge_peer(struct host *h, const struct er_op *op, int i, uint64_t now,
+/* The first peer that has told of a failure, or -1. Its words explain more than connections that
+ * close because of it. */
+static int find_told(struct host *h)
+{
+    for (int i = 0; i < h->comm->size; i++)
+        if (er_mesh_peer(h->mesh, i)->life == ER_MESH_FAILED) {
+            h->told = er_mesh_peer(h->mesh, i)->in.text;
+            return i;
+        }
+    return -1;
+}
+
+/* What a peer's end means for the operation: 0 nothing yet, or a failure. */
+static int judge_peer(const struct host *h, const struct er_op *op, int i, uint64_t now,
                       struct er_error *err)
 {
     const struct er_mesh_peer *p = er_mesh_peer(h->mesh, i);
-    bool needed = h->ops->needs(h->transport, i);
+    bool left = p->life == ER_MESH_LEFT;
     char text[ER_COMM_OP_TEXT_MAX];
 
-    er_op_text(&op->desc, text);
-    switch (p->life) {
-    case ER_MESH_ALIVE:
+    if (p->life == ER_MESH_ALIVE)
         return 0;
-    case ER_MESH_FAILED:
-        h->told = true;
-        return er_error_set(err, p->in.code, "%s (told by rank %d during %s)", p->in.text, i, text);
-    case ER_MESH_LEFT:
-        if (p->in.finished < op->desc.seq)
-            return er_error_set(err, ER_E_PEER_LOST, "rank %d left the communicator before %s", i,
-                                text);
-        if (!needed || now < p->since_us + LEFT_GRACE_US)
-            return 0;
-        break;
-    case ER_MESH_LOST:
-        if (!needed && now < p->since_us + LOST_GRACE_US)
-            return 0;
-        break;
-    }
-    return er_error_set(err, ER_E_PEER_LOST, "rank %d closed its connection during %s", i, text);
+    if (left && p->in.seq < op->desc.seq)
+        return er_error_set(err, ER_E_PEER_LOST, "rank %d left the communicator before %s", i,
+                            er_op_text(&op->desc, text));
+    if (!h->ops->needs(h->transport, i) && (left || now < p->since_us + LOST_GRACE_US))
+        return 0;
+    if (left && now < p->since_us + LEFT_GRACE_US)
+        return 0;
+    return er_error_set(err, ER_E_PEER_LOST, "rank %d closed its connection during %s", i,
+                        er_op_text(&op->desc, text));
 }
 
-/* The first peer that the operation waits for, or -1. */
-static int first_needed(const struct host *h)
+/* Who holds the operation up: a peer it needs something from that has not said to be waiting
+ * itself.
+ */
+static int find_silent(const struct host *h, const struct er_op *op)
 {
-    for (int i = 0; i < h->comm->size; i++)
-        if (i != h->comm->rank && h->ops->needs(h->transport, i))
+    int needed = -1;
+
+    for (int i = 0; i < h->comm->size; i++) {
+        if (i == h->comm->rank || !h->ops->needs(h->transport, i))
+            continue;
+        if (er_mesh_peer(h->mesh, i)->waiting != op->desc.seq)
             return i;
-    return -1;
+        needed = needed < 0 ? i : needed;
+    }
+    return needed;
 }
 
 /* Why a blocked operation cannot go on: 0 no reason. */
@@ -134,21 +146,29 @@ static int judge(struct host *h, const struct er_op *op, struct er_error *err)
 {
     uint64_t now = er_now_us();
     char text[ER_COMM_OP_TEXT_MAX];
+    int rc, teller = find_told(h);
 
+    er_op_text(&op->desc, text);
+    if (teller >= 0)
+        return er_error_set(err, er_mesh_peer(h->mesh, teller)->in.code,
+                            "%s (told by rank %d during %s)", h->told, teller, text);
     if (told_to_stop(h->comm))
         return er_error_set(err, ER_E_ABORTED, "rank %d was told by its agent to stop during %s",
-                            h->comm->rank, er_op_text(&op->desc, text));
+                            h->comm->rank, text);
     for (int i = 0; i < h->comm->size; i++) {
-        int rc = i == h->comm->rank ? 0 : judge_peer(h, op, i, now, err);
+        rc = i == h->comm->rank ? 0 : judge_peer(h, op, i, now, err);
 
         if (rc < 0)
             return rc;
     }
+    if (!h->said_waiting && now >= er_deadline_in(h->moved_us, h->comm->op_timeout_us / 2)) {
+        er_mesh_tell(h->mesh, ER_MESH_ALIVE, 0, op->desc.seq, "");
+        h->said_waiting = true;
+    }
     if (now < er_deadline_in(h->moved_us, h->comm->op_timeout_us))
         return 0;
     return er_error_set(err, -ETIMEDOUT, "rank %d made no progress for %.1f s during %s",
-                        first_needed(h), (double)h->comm->op_timeout_us / 1e6,
-                        er_op_text(&op->desc, text));
+                        find_silent(h, op), (double)h->comm->op_timeout_us / 1e6, text);
 }
 
 static void fail_and_tell(struct host *h, int code, const struct er_error *why)
@@ -156,8 +176,9 @@ static void fail_and_tell(struct host *h, int code, const struct er_error *why)
     if (atomic_load(&h->comm->failed))
         return;
     er_comm_fail(h->comm, code, why);
-    if (!h->told)
-        er_mesh_tell(h->mesh, ER_MESH_FAILED, code, 0, h->comm->failure.text);
+    /* What we were told is told on, though all have been told: our connections close soon, perhaps
+     * before a peer has heard the first word. */
+    er_mesh_tell(h->mesh, ER_MESH_FAILED, code, 0, h->told ? h->told : h->comm->failure.text);
 }
 
 /* ---- the engine ---- */
@@ -170,6 +191,7 @@ static void begin(struct host *h, const struct er_op *op)
     h->ops->begin(h->transport, op);
     h->current = op;
     h->moved_us = er_now_us();
+    h->said_waiting = false;
 }
 
 static void relax(void)
@@ -197,8 +219,10 @@ static int drive(struct host *h, const struct er_op *op, uint64_t deadline_us, u
         if (rc <= 0)
             return rc;
         now = er_now_us();
-        if (rc == ER_STEP_MOVED)
+        if (rc == ER_STEP_MOVED) {
             h->moved_us = now;
+            h->said_waiting = false;
+        }
         if (now >= deadline_us || atomic_load_explicit(&h->stopping, memory_order_relaxed))
             return ER_IN_PROGRESS;
         if (rc == ER_STEP_MOVED)
@@ -396,27 +420,37 @@ static void wait_host(struct er_comm *comm, struct er_op *op, uint64_t deadline_
     }
 }
 
+/* As judge(), without an operation. */
+static int judge_idle(struct host *h, struct er_error *err)
+{
+    int teller = find_told(h);
+
+    if (teller >= 0)
+        return er_error_set(err, er_mesh_peer(h->mesh, teller)->in.code, "%s (told by rank %d)",
+                            h->told, teller);
+    for (int i = 0; i < h->comm->size; i++) {
+        enum er_mesh_life life = er_mesh_peer(h->mesh, i)->life;
+
+        if (life != ER_MESH_ALIVE)
+            return er_error_set(err, ER_E_PEER_LOST, "rank %d %s between operations", i,
+                                life == ER_MESH_LEFT ? "left" : "closed its connection");
+    }
+    return 0;
+}
+
 static void check_host(struct er_comm *comm)
 {
     struct host *h = comm->impl;
     struct er_error why = ER_ERROR_INIT;
+    int rc = 0;
 
     if (atomic_load(&comm->failed) || !take_engine(h))
         return;
     er_mesh_watch(h->mesh);
-    for (int i = 0; i < comm->size && !er_comm_next(comm); i++) {
-        const struct er_mesh_peer *p = er_mesh_peer(h->mesh, i);
-        int rc = 0;
-
-        h->told |= p->life == ER_MESH_FAILED;
-        if (p->life == ER_MESH_FAILED)
-            rc = er_error_set(&why, p->in.code, "%s (told by rank %d)", p->in.text, i);
-        else if (p->life != ER_MESH_ALIVE)
-            rc = er_error_set(&why, ER_E_PEER_LOST, "rank %d %s between operations", i,
-                              p->life == ER_MESH_LEFT ? "left" : "closed its connection");
-        if (rc < 0)
-            fail_and_tell(h, rc, &why);
-    }
+    if (!er_comm_next(comm))
+        rc = judge_idle(h, &why);
+    if (rc < 0)
+        fail_and_tell(h, rc, &why);
     release_engine(h);
     if (er_comm_next(comm))
         ring_bell(h);
@@ -433,7 +467,7 @@ static void close_host(struct er_comm *comm)
         ring_bell(h);
         pthread_join(h->thread, NULL);
     }
-    if (h->mesh && !atomic_load(&comm->failed))
+    if (h->mesh) /* after a failure peers have heard of that, and do not listen any more */
         er_mesh_tell(h->mesh, ER_MESH_LEFT, ER_E_ABORTED, atomic_load(&comm->finished), "");
     h->ops->close(h->transport);
     er_mesh_close(h->mesh);

@@ -615,7 +615,7 @@ static void set_life(struct er_mesh_peer *p, enum er_mesh_life life)
     p->since_us = er_now_us();
 }
 
-/* Returns whether the peer's life changed. */
+/* Returns whether anything was learned. */
 static bool hear(struct er_mesh_peer *p, int fd)
 {
     ssize_t n = recv(fd, (char *)&p->in + p->in_n, sizeof(p->in) - p->in_n, MSG_DONTWAIT);
@@ -630,6 +630,11 @@ static bool hear(struct er_mesh_peer *p, int fd)
     if (p->in_n < sizeof(p->in))
         return false;
     p->in.text[sizeof(p->in.text) - 1] = '\0';
+    if (p->in.magic == ER_WIRE_MAGIC && p->in.life == ER_MESH_ALIVE) {
+        p->waiting = p->in.seq;
+        p->in_n = 0;
+        return true;
+    }
     if (p->in.magic != ER_WIRE_MAGIC || p->in.code >= 0)
         set_life(p, ER_MESH_LOST);
     else
@@ -656,13 +661,13 @@ bool er_mesh_watch(struct er_mesh *mesh)
     return changed;
 }
 
-void er_mesh_tell(struct er_mesh *mesh, enum er_mesh_life life, int code, uint64_t finished,
+void er_mesh_tell(struct er_mesh *mesh, enum er_mesh_life life, int code, uint64_t seq,
                   const char *text)
 {
     struct er_mesh_frame frame = {.magic = ER_WIRE_MAGIC,
                                   .life = (uint32_t)life,
                                   .code = code < 0 ? code : ER_E_ABORTED,
-                                  .finished = finished};
+                                  .seq = seq};
 
     snprintf(frame.text, sizeof(frame.text), "%s", text);
     for (int i = 0; i < mesh->config.size; i++) {

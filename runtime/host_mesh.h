@@ -36,15 +36,16 @@ enum er_mesh_life {
 /* One message on a control connection; sent whole. */
 struct er_mesh_frame {
     uint32_t magic;
-    uint32_t life; /* LEFT or FAILED */
+    uint32_t life; /* ALIVE: waiting in an operation; LEFT; FAILED */
     int32_t code;  /* FAILED: its error code */
     uint32_t pad;
-    uint64_t finished; /* LEFT: operations it has completed */
+    uint64_t seq; /* ALIVE: the operation; LEFT: the last that it has completed */
     char text[ER_MESH_TEXT_MAX];
 };
 
 struct er_mesh_peer {
     enum er_mesh_life life;
+    uint64_t waiting;        /* the last operation in which it said to be waiting */
     uint64_t since_us;       /* when `life` changed */
     struct er_mesh_frame in; /* its last words, as far as they have come */
     size_t in_n;
@@ -84,5 +85,5 @@ const struct er_mesh_peer *er_mesh_peer(const struct er_mesh *mesh, int peer);
 /* Read what has come on control connections, without blocking. Returns whether anything changed. */
 bool er_mesh_watch(struct er_mesh *mesh);
 /* Tell all peers, without blocking; who cannot be told sees the connection close. */
-void er_mesh_tell(struct er_mesh *mesh, enum er_mesh_life life, int code, uint64_t finished,
+void er_mesh_tell(struct er_mesh *mesh, enum er_mesh_life life, int code, uint64_t seq,
                   const char *text);
