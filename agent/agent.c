@@ -260,6 +260,9 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
     if (open_loop(agent, err) || open_servers(agent, err) || open_driver(agent, err))
         return ER_CODE_OSERR;
     er_cgroup_init(&agent->cgroup);
+    if (agent->cgroup.path[0] && er_guard_owns_cgroup(agent->guard, agent->cgroup.path) < 0)
+        er_log(ER_LOG_WARNING, "the guard cannot be told of the cgroup",
+               ER_STR("path", agent->cgroup.path));
     if (has_logs(c))
         agent->drops_us = er_now_us() + DROPS_FIRST_US;
     agent->group_ctx = (struct er_group_context){

@@ -42,7 +42,7 @@ struct er_agent {
     struct er_group *group; /* of the newest generation; NULL before the first */
     bool stop_wanted;       /* the driver asked for this generation's end */
     bool left_said, result_said;
-    unsigned uncounted_in_row;
+    unsigned uncounted_in_row, checkpoint_failures; /* in a row */
     struct er_recovery recovery;
     uint64_t drops_us; /* next look at dropped log lines, ER_FOREVER when none were */
 

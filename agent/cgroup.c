@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +20,7 @@
 #define REMOVE_TRIES   500
 #define REMOVE_WAIT_NS (2 * 1000 * 1000)
 
-static int none_begin(struct er_cgroup *cgroup, uint64_t generation, int *ret_fd,
-                      struct er_error *err)
+static int none_begin(struct er_cgroup *cgroup, int *ret_fd, struct er_error *err)
 {
     *ret_fd = -1;
     return 0;
@@ -35,11 +33,8 @@ static uint64_t none_oom(struct er_cgroup *cgroup)
     return 0;
 }
 
-static int v2_begin(struct er_cgroup *cgroup, uint64_t generation, int *ret_fd,
-                    struct er_error *err)
+static int v2_begin(struct er_cgroup *cgroup, int *ret_fd, struct er_error *err)
 {
-    snprintf(cgroup->path, sizeof(cgroup->path), "%s/elastic-gen-%" PRIu64, cgroup->parent,
-             generation);
     if (mkdir(cgroup->path, 0755) < 0 && errno != EEXIST)
         return er_error_errno(err, "make cgroup '%s'", cgroup->path);
     cgroup->fd = open(cgroup->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -62,7 +57,7 @@ static void kill_path(const char *path)
 
 static void v2_kill(struct er_cgroup *cgroup)
 {
-    if (cgroup->path[0])
+    if (cgroup->fd >= 0)
         kill_path(cgroup->path);
 }
 
@@ -92,11 +87,10 @@ static void remove_path(const char *path)
 
 static void v2_end(struct er_cgroup *cgroup)
 {
-    if (!cgroup->path[0])
+    if (cgroup->fd < 0)
         return;
     er_cleanup_fd(&cgroup->fd);
     remove_path(cgroup->path);
-    cgroup->path[0] = '\0';
 }
 
 void er_cgroup_destroy(const char *path)
@@ -128,28 +122,36 @@ static bool is_delegated(const char *path)
     return value[0] == '1' && access(path, W_OK) == 0;
 }
 
+/* Our own folder below `mount`, "" when unknown. */
+static void own_path(const char *mount, char *ret_path, size_t cap)
+{
+    struct er_buf text;
+    const char *own;
+
+    ret_path[0] = '\0';
+    er_buf_init(&text, 4096);
+    own = er_file_read("/proc/self/cgroup", &text, NULL) ? NULL : strstr(er_buf_str(&text), "0::/");
+    if (own) {
+        size_t n = strcspn(own + 3, "\n");
+
+        if (strlen(mount) + n < cap)
+            snprintf(ret_path, cap, "%s%.*s", mount, (int)n, own + 3);
+    }
+    er_buf_done(&text);
+}
+
 void er_cgroup_init(struct er_cgroup *cgroup)
 {
     const char *mount = is_cgroup2("/sys/fs/cgroup")           ? "/sys/fs/cgroup"
                         : is_cgroup2("/sys/fs/cgroup/unified") ? "/sys/fs/cgroup/unified"
                                                                : NULL;
-    struct er_buf text;
-    const char *own;
+    char own[256] = "";
 
     *cgroup = (struct er_cgroup){.ops = &NONE, .fd = -1};
-    if (!mount)
+    if (mount)
+        own_path(mount, own, sizeof(own));
+    if (!own[0] || !is_delegated(own))
         return;
-    er_buf_init(&text, 4096);
-    if (er_file_read("/proc/self/cgroup", &text, NULL) == 0) {
-        own = strstr(er_buf_str(&text), "0::/");
-        if (own) {
-            size_t n = strcspn(own + 3, "\n");
-
-            if (n < sizeof(cgroup->parent) - strlen(mount))
-                snprintf(cgroup->parent, sizeof(cgroup->parent), "%s%.*s", mount, (int)n, own + 3);
-        }
-    }
-    er_buf_done(&text);
-    if (cgroup->parent[0] && is_delegated(cgroup->parent))
-        cgroup->ops = &V2;
+    cgroup->ops = &V2;
+    snprintf(cgroup->path, sizeof(cgroup->path), "%s/elastic-run-%d", own, (int)getpid());
 }

@@ -1,8 +1,8 @@
 #pragma once
 /*
- * One cgroup (version 2) per generation, when the agent's own cgroup is delegated to it (systemd's
- * Delegate=yes); otherwise nothing, and process groups, subreaping and the guard do the work. A
- * table with two implementations: callers never ask which.
+ * A cgroup (version 2) for each generation, when the agent's own cgroup is delegated to it
+ * (systemd's Delegate=yes); otherwise nothing, and process groups, subreaping and the guard do the
+ * work. A table with two implementations: callers never ask which.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@ struct er_cgroup_ops {
     const char *name; /* "v2" | "none" */
     /* Returns the folder's descriptor for CLONE_INTO_CGROUP through ret_fd (owned by the cgroup;
      * -1: none). */
-    int (*begin)(struct er_cgroup *cgroup, uint64_t generation, int *ret_fd, struct er_error *err);
+    int (*begin)(struct er_cgroup *cgroup, int *ret_fd, struct er_error *err);
     void (*kill)(struct er_cgroup *cgroup);
     /* How often the kernel's memory limit killed in this generation so far. */
     uint64_t (*oom_kills)(struct er_cgroup *cgroup);
@@ -24,9 +24,8 @@ struct er_cgroup_ops {
 
 struct er_cgroup {
     const struct er_cgroup_ops *ops;
-    char parent[256]; /* v2: our own folder */
-    char path[320];   /* of the running generation, "" none */
-    int fd;
+    char path[320]; /* v2: below our own; the same name for every generation */
+    int fd;         /* while a generation runs, -1 otherwise */
 };
 
 /* Chooses the implementation; never fails. */

@@ -270,7 +270,7 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     g->report_fd = -1;
     g->grace_end_us = ER_FOREVER;
     *ret = g;
-    rc = ctx->cgroup->ops->begin(ctx->cgroup, a->generation, &cgroup_fd, err);
+    rc = ctx->cgroup->ops->begin(ctx->cgroup, &cgroup_fd, err);
     if (rc)
         return rc;
     if (pipe2(pair, O_CLOEXEC) < 0)

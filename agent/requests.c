@@ -86,8 +86,10 @@ static void on_driver(void *user, int rc, const void *value, size_t n)
     r->wait_id = 0;
     if (rc == -ETIMEDOUT && r->type == ER_CTL_KV_GET)
         reply.status = rc = 1; /* not there in time */
-    if (rc == 0 && r->type == ER_CTL_COMMIT)
+    if (rc == 0 && r->type == ER_CTL_COMMIT) {
+        r->agent->checkpoint_failures = 0;
         event_commit(r);
+    }
     if (rc < 0) {
         er_ctl_str(&reply, er_error_name(rc));
     } else if (rc == 0 && r->type == ER_CTL_KV_GET) {
@@ -225,7 +227,7 @@ static void commit_failed(struct er_agent *agent, struct er_worker *w, struct er
     er_event(&agent->events, "checkpoint_failed", ER_SEVERITY_WARNING, w->generation,
              "A checkpoint could not be written.", ER_UINT("step", m->num[1]),
              ER_INT("errno", -error), ER_STR("message", path[0] ? path : er_error_name(error)),
-             ER_INT("failures", 1));
+             ER_UINT("failures", ++agent->checkpoint_failures));
     er_ctlconn_status(conn, m->seq, 0, NULL);
 }
 

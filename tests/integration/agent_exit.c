@@ -144,6 +144,24 @@ static void worker_may_end_well_within_the_grace(void)
     case_end(&c);
 }
 
+/* pkill and process-group kills hit guard and agent. */
+static void signal_to_guard_and_agent_counts_once(void)
+{
+    struct agent_case c = {0};
+
+    case_begin(&c);
+    case_start(&c, ARGS("--shutdown-timeout", "1000",
+                        SH("trap 'sleep 0.5; echo > $CASE/clean; exit 0' TERM; echo $PPID > "
+                           "$CASE/agent; echo up; while :; do sleep 0.05; done")));
+    er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
+    kill(case_pid(&c, "agent"), SIGTERM);
+    kill(c.p.pid, SIGTERM);
+    er_tap_check(case_finish(&c) == 75);
+    er_tap_check(case_has(&c, "clean"));
+    er_tap_check(strstr(er_test_err(&c.p), "signals=2") == NULL);
+    case_end(&c);
+}
+
 /* Says when the first rung has reached it, and stays. */
 #define STUBBORN SH("trap 'echo asked' TERM; echo up; while :; do sleep 0.05; done")
 
@@ -264,6 +282,7 @@ int main(int argc, char **argv)
         {"fatal_code_is_not_restarted", fatal_code_is_not_restarted, 0},
         {"term_is_75_and_int_is_130", term_is_75_and_int_is_130, 0},
         {"worker_may_end_well_within_the_grace", worker_may_end_well_within_the_grace, 0},
+        {"signal_to_guard_and_agent_counts_once", signal_to_guard_and_agent_counts_once, 0},
         {"stubborn_worker_is_killed_after_the_grace", stubborn_worker_is_killed_after_the_grace, 0},
         {"second_signal_shortens_the_grace", second_signal_shortens_the_grace, 0},
         {"third_signal_kills_at_once", third_signal_kills_at_once, 0},
