@@ -379,6 +379,7 @@ static void print_report(struct er_agent *agent)
     struct er_report report = {
         .job = c->name,
         .verdict = &agent->verdict,
+        .outcome = er_agent_outcome(agent),
         .detailed = !c->program_form,
         .when = agent->failed_ts[0] ? agent->failed_ts : NULL,
         .duration_us = agent->duration_us,

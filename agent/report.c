@@ -99,8 +99,8 @@ static int add_failure(struct er_buf *buf, const struct er_report *r)
     char what[ER_EXIT_TEXT_MAX];
 
     er_exit_text(c->kind, c->code, c->signal, what);
-    TRY(er_buf_printf(buf, "elastic-run: job '%s' failed: exit code %d (outcome=failed) after ",
-                      r->job, r->verdict->exit_code));
+    TRY(er_buf_printf(buf, "elastic-run: job '%s' failed: exit code %d (outcome=%s) after ", r->job,
+                      r->verdict->exit_code, r->outcome));
     TRY(add_duration(buf, r->duration_us));
     TRY(er_buf_printf(buf, "\n  root cause  rank %d (local rank %d", c->rank, c->local_rank));
     if (c->pid > 0)
@@ -126,17 +126,31 @@ static int add_failure(struct er_buf *buf, const struct er_report *r)
     return er_buf_printf(buf, "  next        %s\n", er_report_next(r->verdict, r->restart_max));
 }
 
+/* A stop is somebody's wish, or this agent's inability. */
+static const char *next_after_stop(int exit_code)
+{
+    switch (exit_code) {
+    case ER_CODE_TEMPFAIL:
+        return "it is unfinished: run the same command again to go on";
+    case ER_CODE_OSERR:
+        return "raise the limit that was hit (ulimit -u, ulimit -n, memory) and run it again";
+    case ER_CODE_CONFIG:
+        return "mend the job spec and run it again";
+    case ER_CODE_UNAVAILABLE:
+        return "run it again when the store can be reached";
+    default:
+        return "run the same command again when wanted";
+    }
+}
+
 static int add_stop(struct er_buf *buf, const struct er_report *r)
 {
-    const char *next = r->verdict->exit_code == ER_CODE_TEMPFAIL
-                           ? "it is unfinished: run the same command again to go on"
-                           : "run the same command again when wanted";
+    const struct er_verdict *v = r->verdict;
 
-    TRY(er_buf_printf(
-        buf, "elastic-run: job '%s' stopped: %s; exit code %d (outcome=stopped) after ", r->job,
-        r->verdict->reason[0] ? r->verdict->reason : "asked to", r->verdict->exit_code));
+    TRY(er_buf_printf(buf, "elastic-run: job '%s' stopped: %s; exit code %d (outcome=%s) after ",
+                      r->job, v->reason[0] ? v->reason : "asked to", v->exit_code, r->outcome));
     TRY(add_duration(buf, r->duration_us));
-    return er_buf_printf(buf, "\n  next        %s\n", next);
+    return er_buf_printf(buf, "\n  next        %s\n", next_after_stop(v->exit_code));
 }
 
 static int add_success(struct er_buf *buf, const struct er_report *r)

@@ -11,8 +11,9 @@
 struct er_report {
     const char *job;
     const struct er_verdict *verdict;
-    bool detailed;    /* YAML form: success is told too */
-    const char *when; /* RFC 3339, of the failure; NULL: unknown */
+    const char *outcome; /* as in the events */
+    bool detailed;       /* YAML form: success is told too */
+    const char *when;    /* RFC 3339, of the failure; NULL: unknown */
     uint64_t duration_us;
     uint64_t generation; /* newest one */
     uint32_t restart_max;

@@ -44,6 +44,7 @@ Test(report, failure_says_what_when_why_and_what_next)
     struct er_verdict v = failed(ER_EXIT_EXITED, 3, 0);
     struct er_report r = {.job = "train",
                           .verdict = &v,
+                          .outcome = "failed",
                           .when = "2026-01-31T12:00:00.000000Z",
                           .duration_us = 83500000,
                           .restart_max = 3,
@@ -89,7 +90,8 @@ Test(report, advice_fits_the_cause)
 Test(report, success_is_silent_unless_asked)
 {
     struct er_verdict v = {.kind = ER_VERDICT_SUCCEEDED};
-    struct er_report r = {.job = "j", .verdict = &v, .generation = 2, .duration_us = 1500000};
+    struct er_report r = {
+        .job = "j", .verdict = &v, .outcome = "failed", .generation = 2, .duration_us = 1500000};
     struct er_buf buf = format(&r);
 
     cr_assert_eq(buf.len, 0);
@@ -104,7 +106,7 @@ Test(report, success_is_silent_unless_asked)
 Test(report, stop_says_that_it_is_unfinished)
 {
     struct er_verdict v = {.kind = ER_VERDICT_STOPPED, .exit_code = 75, .reason = "signal SIGTERM"};
-    struct er_report r = {.job = "j", .verdict = &v};
+    struct er_report r = {.job = "j", .verdict = &v, .outcome = "failed"};
     struct er_buf buf = format(&r);
 
     has(&buf, "stopped: signal SIGTERM; exit code 75");
@@ -115,7 +117,7 @@ Test(report, stop_says_that_it_is_unfinished)
 Test(report, a_limit_is_an_error_not_a_crash)
 {
     struct er_verdict v = failed(ER_EXIT_EXITED, 3, 0);
-    struct er_report r = {.job = "train", .verdict = &v};
+    struct er_report r = {.job = "train", .verdict = &v, .outcome = "failed"};
 
     for (size_t max = 0; max < 400; max += 7) {
         struct er_buf buf;
