@@ -64,6 +64,16 @@ void er_loader_store(struct er_loader *loader, const struct er_key *key, union e
 /* Makes the canonical text anew after the field in the configuration was changed in place. */
 void er_loader_refresh(struct er_loader *loader, const char *path);
 
+#define finding(loader, code, ...) er_findings_add(&(loader)->findings, code, __VA_ARGS__)
+void er_loader_no_memory(struct er_loader *loader);
+/* "job.yaml:12:3: log.tee", "--tee": what a finding about a key's value begins with. */
+const char *er_loader_where(struct er_loader *loader, const char *path);
+bool er_loader_was_given(struct er_loader *loader, const char *path);
+/* A value that is wrong only beside others: wrong usage when an option set it. */
+int er_loader_code_of(struct er_loader *loader, const char *path);
+/* Replaces a string field; `text` is taken over (NULL: out of memory). */
+void er_loader_replace(struct er_loader *loader, const char *path, char **field, char *text);
+
 /* agent/config_source.c */
 void er_loader_defaults(struct er_loader *loader);
 void er_loader_scheduler(struct er_loader *loader);
@@ -76,6 +86,8 @@ void er_loader_options(struct er_loader *loader);
 /* agent/config_resolve.c: `auto` and derived values, then checks across keys. */
 void er_loader_command(struct er_loader *loader);
 void er_loader_resolve(struct er_loader *loader);
+/* agent/config_folder.c */
+void er_loader_folders(struct er_loader *loader);
 
 /* agent/config_print.c: --print-config into a buffer; without comments when !origins. */
 int er_config_format(const struct er_config *config, bool origins, struct er_buf *out);

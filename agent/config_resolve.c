@@ -1,13 +1,11 @@
+#include <dirent.h>
 #include <errno.h>
-#include <libgen.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
-
-#include <dirent.h>
 
 #include "agent/config_internal.h"
 #include "agent/subst.h"
@@ -16,25 +14,23 @@
 
 enum { HOST_TEXT_MAX = 256, ARGUMENTS_MAX = 65536 };
 
-#define finding(loader, code, ...) er_findings_add(&(loader)->findings, code, __VA_ARGS__)
-
-static void no_memory(struct er_loader *loader)
+void er_loader_no_memory(struct er_loader *loader)
 {
     finding(loader, -ENOMEM, "out of memory");
 }
 
-static const char *where(struct er_loader *loader, const char *path)
+const char *er_loader_where(struct er_loader *loader, const char *path)
 {
     return er_config_setting(loader->config, path)->where;
 }
 
-static bool was_given(struct er_loader *loader, const char *path)
+bool er_loader_was_given(struct er_loader *loader, const char *path)
 {
     return er_config_setting(loader->config, path)->layer != ER_LAYER_DEFAULT;
 }
 
 /* A value that is wrong only beside others: usage when an option set it. */
-static int code_of(struct er_loader *loader, const char *path)
+int er_loader_code_of(struct er_loader *loader, const char *path)
 {
     return er_config_setting(loader->config, path)->layer >= ER_LAYER_ENVIRONMENT ? ER_E_USAGE
                                                                                   : ER_E_CONFIG;
@@ -97,7 +93,7 @@ static void program_command(struct er_loader *loader)
         rc = add(&value.list, *operands);
     if (rc) {
         er_value_free(key, &value);
-        no_memory(loader);
+        er_loader_no_memory(loader);
         return;
     }
     er_loader_store(loader, key, &value, &source);
@@ -130,7 +126,7 @@ static void spec_command(struct er_loader *loader)
     }
     if (rc) {
         er_strlist_free(&full);
-        no_memory(loader);
+        er_loader_no_memory(loader);
         return;
     }
     er_strlist_free(command);
@@ -195,14 +191,14 @@ static void default_name(struct er_loader *loader)
     if (value.text)
         er_loader_store(loader, key, &value, &source);
     else
-        no_memory(loader);
+        er_loader_no_memory(loader);
 }
 
 /* Replaces a string field; `text` is taken over (NULL: out of memory). */
-static void replace(struct er_loader *loader, const char *path, char **field, char *text)
+void er_loader_replace(struct er_loader *loader, const char *path, char **field, char *text)
 {
     if (!text) {
-        no_memory(loader);
+        er_loader_no_memory(loader);
         return;
     }
     free(*field);
@@ -218,7 +214,7 @@ static void resolve_node_id(struct er_loader *loader)
         return;
     if (gethostname(host, sizeof(host) - 1) || !*host)
         memcpy(host, "localhost", sizeof("localhost"));
-    replace(loader, "node.id", &loader->config->node.id, strdup(host));
+    er_loader_replace(loader, "node.id", &loader->config->node.id, strdup(host));
 }
 
 /* Device files nvidia0, nvidia1, ... */
@@ -261,160 +257,13 @@ static void resolve_nproc(struct er_loader *loader)
         config->nproc = count_gpus();
         if (!config->nproc && !strcmp(text, "gpu"))
             finding(loader, ER_E_CONFIG, "%s: gpu, but this host has no /dev/nvidia[0-9]*",
-                    where(loader, "nproc_per_node"));
+                    er_loader_where(loader, "nproc_per_node"));
         if (!config->nproc)
             config->nproc = 1;
     } else {
         er_parse_u64(text, 1, UINT32_MAX, &n, NULL); /* checked when it was set */
         config->nproc = (uint32_t)n;
     }
-}
-
-/* `base` + "/" + `path`, or `path` alone when absolute; a leading "./" is dropped. malloc'ed. */
-static char *join_path(const char *base, const char *path)
-{
-    char *text = NULL;
-    int n;
-
-    while (path[0] == '.' && path[1] == '/')
-        path += 2 + strspn(path + 2, "/");
-    if (*path == '/')
-        return strdup(path);
-    n = !*path || !strcmp(path, ".")
-            ? asprintf(&text, "%s", base)
-            : asprintf(&text, "%s/%s", strcmp(base, "/") ? base : "", path);
-    return n < 0 ? NULL : text;
-}
-
-/* Folder that relative paths of the spec start from: the spec file's, else the current one. */
-static char *base_folder(struct er_loader *loader)
-{
-    const char *spec = loader->config->spec_path;
-    ER_CLEANUP(er_cleanup_free) char *current = getcwd(NULL, 0);
-    ER_CLEANUP(er_cleanup_free) char *copy = NULL;
-
-    if (!current) {
-        finding(loader, -errno, "current folder: %s", er_error_name(-errno));
-        return NULL;
-    }
-    if (!spec || !strcmp(spec, "-"))
-        return ER_TAKE(current);
-    copy = strdup(spec);
-    return copy ? join_path(current, dirname(copy)) : NULL;
-}
-
-/* Names that are known before any worker is. */
-static const char *load_time_name(void *user, const char *name)
-{
-    struct er_loader *loader = user;
-    const struct er_config *config = loader->config;
-    static __thread char host[HOST_TEXT_MAX];
-
-    if (!strcmp(name, "job"))
-        return config->name;
-    if (!strcmp(name, "role"))
-        return config->role;
-    if (!strcmp(name, "node_id"))
-        return config->node.id;
-    if (!strcmp(name, "hostname"))
-        return gethostname(host, sizeof(host) - 1) ? NULL : host;
-    return strncmp(name, "env.", 4) ? NULL : er_environ_get(loader->environ_, name + 4);
-}
-
-/* A folder of the agent's own: absolute, ${...} replaced once and for all. NULL stays NULL. */
-static void resolve_folder(struct er_loader *loader, const char *path, char **field,
-                           const char *base)
-{
-    ER_CLEANUP(er_cleanup_free) char *text = NULL;
-    struct er_error err = ER_ERROR_INIT;
-
-    if (!*field)
-        return;
-    if (er_subst(*field, loader->config->program_form, load_time_name, loader, &text, &err)) {
-        finding(
-            loader, code_of(loader, path),
-            "%s: only ${job}, ${role}, ${node_id}, ${hostname} and ${env.NAME} can be used here",
-            where(loader, path));
-        return;
-    }
-    replace(loader, path, field, join_path(base, text));
-}
-
-/* $LOGS_DIRECTORY, else below $XDG_STATE_HOME, else below $HOME; NULL: none is set. malloc'ed. */
-static char *default_log_folder(struct er_loader *loader)
-{
-    const char *logs = er_environ_get(loader->environ_, "LOGS_DIRECTORY");
-    const char *state = er_environ_get(loader->environ_, "XDG_STATE_HOME");
-    const char *home = er_environ_get(loader->environ_, "HOME");
-    char *text = NULL;
-    int n = -1;
-
-    if (logs && *logs == '/')
-        n = asprintf(&text, "%.*s", (int)strcspn(logs, ":"), logs);
-    else if (state && *state == '/')
-        n = asprintf(&text, "%s/elastic-run", state);
-    else if (home && *home == '/')
-        n = asprintf(&text, "%s/.local/state/elastic-run", home);
-    return n < 0 ? NULL : text;
-}
-
-static void resolve_log_folder(struct er_loader *loader, const char *base)
-{
-    struct er_config *config = loader->config;
-    bool asked = was_given(loader, "log.redirects") || was_given(loader, "log.tee");
-    char *text;
-
-    if (config->log.dir && !strcmp(config->log.dir, "/dev/null")) { /* torchrun's "no files" */
-        free(ER_TAKE(config->log.dir));
-        er_loader_refresh(loader, "log.dir");
-        return;
-    }
-    /* In torchrun's form no files are kept until redirection or tee ask for them. */
-    if (!was_given(loader, "log.dir") && config->program_form && asked &&
-        (config->log.redirects.all || config->log.redirects.n))
-        replace(loader, "log.dir", &config->log.dir, strdup("auto"));
-    if (!config->log.dir || strcmp(config->log.dir, "auto") != 0) {
-        resolve_folder(loader, "log.dir", &config->log.dir, base);
-        return;
-    }
-    text = default_log_folder(loader);
-    if (text)
-        replace(loader, "log.dir", &config->log.dir, text);
-    else
-        finding(loader, ER_E_CONFIG,
-                "log.dir: auto needs $HOME, $XDG_STATE_HOME or $LOGS_DIRECTORY to be an absolute "
-                "path; give a folder or none");
-}
-
-/* Workers' own: ${...} stays for them, so a '$' of the base must not be taken for one. */
-static void resolve_workdir(struct er_loader *loader, const char *base)
-{
-    struct er_config *config = loader->config;
-    ER_CLEANUP(er_cleanup_free) char *escaped = malloc(2 * strlen(base) + 1);
-    char *to = escaped;
-
-    for (const char *s = base; escaped && *s; s++) {
-        *to++ = *s;
-        if (*s == '$' && !config->program_form)
-            *to++ = '$';
-    }
-    if (escaped) {
-        *to = '\0';
-        replace(loader, "workdir", &config->workdir, join_path(escaped, config->workdir));
-    } else {
-        no_memory(loader);
-    }
-}
-
-static void resolve_folders(struct er_loader *loader)
-{
-    ER_CLEANUP(er_cleanup_free) char *base = base_folder(loader);
-
-    if (!base)
-        return;
-    resolve_workdir(loader, base);
-    resolve_folder(loader, "checkpoint.dir", &loader->config->checkpoint.dir, base);
-    resolve_log_folder(loader, base);
 }
 
 /* torchrun's `static` and `c10d`, and an endpoint beside them: on one node the embedded store. */
@@ -459,12 +308,12 @@ static void check_available(struct er_loader *loader)
     }
     if (config->nnodes_max > 1)
         finding(loader, ER_E_UNSUPPORTED, "%s: more than one node is not available in this release",
-                where(loader, "nnodes"));
+                er_loader_where(loader, "nnodes"));
     if (config->rendezvous.backend == ER_BACKEND_ETCD ||
         config->rendezvous.backend == ER_BACKEND_MANAGED)
         finding(loader, ER_E_UNSUPPORTED,
                 "%s: the %s store is not available in this release (only embedded is)",
-                where(loader, "rendezvous.backend"),
+                er_loader_where(loader, "rendezvous.backend"),
                 config->rendezvous.backend == ER_BACKEND_ETCD ? "etcd" : "managed");
 }
 
@@ -474,17 +323,17 @@ static void check_signals(struct er_loader *loader)
     uint64_t handled = config->stop.signals_to_handle;
 
     if (config->preempt.signals & ~handled) {
-        if (was_given(loader, "preempt.signals"))
-            finding(loader, code_of(loader, "preempt.signals"),
+        if (er_loader_was_given(loader, "preempt.signals"))
+            finding(loader, er_loader_code_of(loader, "preempt.signals"),
                     "%s: names a signal that stop.signals_to_handle does not",
-                    where(loader, "preempt.signals"));
+                    er_loader_where(loader, "preempt.signals"));
         config->preempt.signals &= handled;
         er_loader_refresh(loader, "preempt.signals");
     }
     if (config->stop.forward & handled)
-        finding(loader, code_of(loader, "stop.forward"),
+        finding(loader, er_loader_code_of(loader, "stop.forward"),
                 "%s: names a signal that stop.signals_to_handle names too",
-                where(loader, "stop.forward"));
+                er_loader_where(loader, "stop.forward"));
 }
 
 static void check_times(struct er_loader *loader)
@@ -493,19 +342,19 @@ static void check_times(struct er_loader *loader)
     uint64_t lease = config->rendezvous.lease_ttl_us;
 
     if (lease % ER_US_PER_S)
-        finding(loader, code_of(loader, "rendezvous.lease_ttl"), "%s: must be whole seconds",
-                where(loader, "rendezvous.lease_ttl"));
+        finding(loader, er_loader_code_of(loader, "rendezvous.lease_ttl"),
+                "%s: must be whole seconds", er_loader_where(loader, "rendezvous.lease_ttl"));
     if (config->restart.backoff_initial_us > config->restart.backoff_max_us)
-        finding(loader, code_of(loader, "restart.backoff.initial"),
+        finding(loader, er_loader_code_of(loader, "restart.backoff.initial"),
                 "%s: must not be longer than restart.backoff.max",
-                where(loader, "restart.backoff.initial"));
+                er_loader_where(loader, "restart.backoff.initial"));
     if (!lease)
         lease = 5 * ER_US_PER_S;
     if (!strcmp(config->rendezvous.store_loss_policy, "stop") &&
         lease < er_deadline_in(config->stop.grace_us, 2 * ER_US_PER_S))
-        finding(loader, code_of(loader, "rendezvous.store_loss.policy"),
+        finding(loader, er_loader_code_of(loader, "rendezvous.store_loss.policy"),
                 "%s: stop needs rendezvous.lease_ttl to be at least stop.grace + 2s",
-                where(loader, "rendezvous.store_loss.policy"));
+                er_loader_where(loader, "rendezvous.store_loss.policy"));
 }
 
 static void check_rest(struct er_loader *loader)
@@ -514,12 +363,12 @@ static void check_rest(struct er_loader *loader)
 
     if (config->version > 1)
         finding(loader, ER_E_CONFIG, "%s: version %u is newer than this program knows (1)",
-                where(loader, "version"), config->version);
+                er_loader_where(loader, "version"), config->version);
     if (config->checkpoint.dir && !config->checkpoint.every_steps &&
         config->checkpoint.every_us == ER_FOREVER)
-        finding(loader, code_of(loader, "checkpoint.every"),
+        finding(loader, er_loader_code_of(loader, "checkpoint.every"),
                 "%s: with checkpoint.dir set, one of every and every_steps must be given",
-                where(loader, "checkpoint.every"));
+                er_loader_where(loader, "checkpoint.every"));
     if (config->command.n > ARGUMENTS_MAX)
         finding(loader, ER_E_CONFIG, "command: more than %d arguments", ARGUMENTS_MAX);
 }
@@ -537,5 +386,5 @@ void er_loader_resolve(struct er_loader *loader)
     check_signals(loader);
     check_times(loader);
     check_rest(loader);
-    resolve_folders(loader);
+    er_loader_folders(loader);
 }

@@ -1,26 +1,21 @@
-#include "agent/value.h"
-
+/* Single values: YAML scalar -> typed value. */
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/subst.h"
+#include "agent/value_internal.h"
 #include "base/cleanup.h"
 #include "base/parse.h"
 
-#define SHOWN "%.80s"
-
-static int no_memory(struct er_error *err)
+int er_value_no_memory(struct er_error *err)
 {
     return er_error_set(err, -ENOMEM, "out of memory");
 }
 
-typedef int (*parse_fn)(struct er_value_context *c, const struct er_node *node,
-                        union er_value *value, struct er_error *err);
-
-static int wrong_kind(struct er_value_context *c, const struct er_node *node, struct er_error *err)
+int er_value_wrong_kind(struct er_value_context *c, const struct er_node *node,
+                        struct er_error *err)
 {
     const char *none = c->key->flags & ER_KEY_NONE && er_node_is_null(node) ? "; write none" : "";
 
@@ -32,12 +27,12 @@ static int wrong_kind(struct er_value_context *c, const struct er_node *node, st
 static int want_text(struct er_value_context *c, const struct er_node *node, struct er_error *err)
 {
     if (node->kind != ER_NODE_SCALAR || er_node_is_null(node))
-        return wrong_kind(c, node, err);
+        return er_value_wrong_kind(c, node, err);
     return 0;
 }
 
 /* Base's parsers answer -EINVAL and -ERANGE; both are a wrong configuration here. */
-static int as_config(int rc, struct er_error *err)
+int er_value_as_config(int rc, struct er_error *err)
 {
     if (rc && err)
         err->code = ER_E_CONFIG;
@@ -110,7 +105,8 @@ static int parse_ratio(struct er_value_context *c, const struct er_node *node,
         value->ratio = 0;
         return 0;
     }
-    return as_config(er_parse_f64(node->text, 0, (double)c->key->max, &value->ratio, err), err);
+    return er_value_as_config(er_parse_f64(node->text, 0, (double)c->key->max, &value->ratio, err),
+                              err);
 }
 
 static int parse_bool(struct er_value_context *c, const struct er_node *node, union er_value *value,
@@ -118,7 +114,7 @@ static int parse_bool(struct er_value_context *c, const struct er_node *node, un
 {
     int rc = want_text(c, node, err);
 
-    return rc ? rc : as_config(er_parse_bool(node->text, &value->yes, err), err);
+    return rc ? rc : er_value_as_config(er_parse_bool(node->text, &value->yes, err), err);
 }
 
 static int parse_duration(struct er_value_context *c, const struct er_node *node,
@@ -133,7 +129,7 @@ static int parse_duration(struct er_value_context *c, const struct er_node *node
         return rc;
     rc = er_parse_duration(node->text, c->bare_seconds, &us, err);
     if (rc)
-        return as_config(rc, err);
+        return er_value_as_config(rc, err);
     if (us == ER_FOREVER)
         return er_error_set(err, ER_E_CONFIG, "a duration is needed here, none is not possible");
     if (us < key->min || (key->max && us > key->max)) {
@@ -157,7 +153,7 @@ static int parse_size(struct er_value_context *c, const struct er_node *node, un
         return rc;
     rc = er_parse_size(node->text, &bytes, err);
     if (rc)
-        return as_config(rc, err);
+        return er_value_as_config(rc, err);
     if (bytes < c->key->min) {
         er_format_size(c->key->min, least);
         return er_error_set(err, ER_E_CONFIG, "expected at least %s, got '" SHOWN "'", least,
@@ -170,7 +166,7 @@ static int parse_size(struct er_value_context *c, const struct er_node *node, un
 static int copy_text(const char *text, union er_value *value, struct er_error *err)
 {
     value->text = strdup(text);
-    return value->text ? 0 : no_memory(err);
+    return value->text ? 0 : er_value_no_memory(err);
 }
 
 /* A string; `none` where the key has it is NULL. */
@@ -225,7 +221,7 @@ static int parse_template(struct er_value_context *c, const struct er_node *node
     return rc ? rc : parse_string(c, node, value, err);
 }
 
-static int find_choice(const struct er_key *key, const char *text, struct er_error *err)
+int er_value_find_choice(const struct er_key *key, const char *text, struct er_error *err)
 {
     struct er_buf names;
     const char *near;
@@ -253,7 +249,7 @@ static int parse_choice(struct er_value_context *c, const struct er_node *node,
     int rc = want_text(c, node, err);
 
     if (!rc)
-        rc = find_choice(c->key, node->text, err);
+        rc = er_value_find_choice(c->key, node->text, err);
     if (rc < 0)
         return rc;
     if (c->key->type == ER_KEY_CHOICE_TEXT)
@@ -274,206 +270,7 @@ static int parse_signal(struct er_value_context *c, const struct er_node *node,
         value->number = (int)none;
         return 0;
     }
-    return as_config(er_parse_signal(node->text, &value->number, err), err);
-}
-
-/* Runs `item` over a list, or over a single value as a list of one. */
-typedef int (*item_fn)(struct er_value_context *c, const char *text, union er_value *value,
-                       struct er_error *err);
-
-static int each_item(struct er_value_context *c, const struct er_node *node, item_fn item,
-                     union er_value *value, struct er_error *err)
-{
-    bool list = node->kind == ER_NODE_LIST;
-    size_t n = list ? node->n : 1;
-
-    if (node->kind == ER_NODE_MAP || (!list && er_node_is_null(node)))
-        return wrong_kind(c, node, err);
-    for (size_t i = 0; i < n; i++) {
-        const struct er_node *one = list ? node->items[i] : node;
-        int rc;
-
-        c->ret_bad = one;
-        if (one->kind != ER_NODE_SCALAR || er_node_is_null(one))
-            return er_error_set(err, ER_E_CONFIG, "item %zu: expected a value, got %s", i + 1,
-                                er_node_what(one));
-        rc = item(c, one->text, value, err);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
-static int add_signal(struct er_value_context *c, const char *text, union er_value *value,
-                      struct er_error *err)
-{
-    int sig = 0, rc = er_parse_signal(text, &sig, err);
-
-    if (rc)
-        return as_config(rc, err);
-    if (sig == SIGKILL || sig == SIGSTOP || sig == SIGCHLD)
-        return er_error_set(err, ER_E_CONFIG, "%s cannot be handled", er_signal_name(sig));
-    value->u64 |= 1ull << sig;
-    return 0;
-}
-
-static int parse_signals(struct er_value_context *c, const struct er_node *node,
-                         union er_value *value, struct er_error *err)
-{
-    value->u64 = 0;
-    return each_item(c, node, add_signal, value, err);
-}
-
-static int add_string(struct er_value_context *c, const char *text, union er_value *value,
-                      struct er_error *err)
-{
-    if (!*text)
-        return er_error_set(err, ER_E_CONFIG, "an empty item");
-    return er_strlist_add(&value->list, text, strlen(text)) ? no_memory(err) : 0;
-}
-
-static int add_code(struct er_value_context *c, const char *text, union er_value *value,
-                    struct er_error *err)
-{
-    uint64_t code;
-
-    if (er_parse_u64(text, 1, 255, &code, NULL))
-        return er_error_set(err, ER_E_CONFIG,
-                            "expected an exit code from 1 to 255, got '" SHOWN "'", text);
-    return add_string(c, text, value, err);
-}
-
-static int add_choice(struct er_value_context *c, const char *text, union er_value *value,
-                      struct er_error *err)
-{
-    int rc = find_choice(c->key, text, err);
-
-    return rc < 0 ? rc : add_string(c, text, value, err);
-}
-
-static int add_endpoint(struct er_value_context *c, const char *text, union er_value *value,
-                        struct er_error *err)
-{
-    if (strpbrk(text, " \t\r\n,"))
-        return er_error_set(err, ER_E_CONFIG, "expected HOST:PORT, got '" SHOWN "'", text);
-    return add_string(c, text, value, err);
-}
-
-/* `none` where the key has it is the empty list. */
-static int parse_list(struct er_value_context *c, const struct er_node *node, union er_value *value,
-                      struct er_error *err)
-{
-    static const item_fn items[ER_KEY_TYPE_COUNT] = {
-        [ER_KEY_STRINGS] = add_string,
-        [ER_KEY_CODES] = add_code,
-        [ER_KEY_CHOICES] = add_choice,
-        [ER_KEY_ENDPOINTS] = add_endpoint,
-    };
-
-    return each_item(c, node, items[c->key->type], value, err);
-}
-
-static int add_argument(struct er_value_context *c, const char *text, union er_value *value,
-                        struct er_error *err)
-{
-    int rc = c->program_form ? 0 : er_subst_check(text, false, c->environ_, err);
-
-    if (rc)
-        return rc;
-    return er_strlist_add(&value->list, text, strlen(text)) ? no_memory(err) : 0;
-}
-
-/* One word of a command line, quotes and backslashes resolved, into `word`; NULL: no more. */
-static int next_word(const char **at, char *word, bool *ret_more, struct er_error *err)
-{
-    const char *s = *at + strspn(*at, " \t\r\n");
-    char quote = '\0';
-
-    *ret_more = *s;
-    for (; *s && (quote || !strchr(" \t\r\n", *s)); s++) {
-        bool escape = *s == '\\' && s[1] && (!quote || (quote == '"' && strchr("\"\\", s[1])));
-
-        if (escape)
-            *word++ = *++s;
-        else if (!quote && (*s == '\'' || *s == '"'))
-            quote = *s;
-        else if (*s == quote)
-            quote = '\0';
-        else
-            *word++ = *s;
-    }
-    *word = '\0';
-    *at = s;
-    return quote ? er_error_set(err, ER_E_CONFIG, "a quote (%c) is not closed", quote) : 0;
-}
-
-static int split_command(struct er_value_context *c, const char *text, union er_value *value,
-                         struct er_error *err)
-{
-    ER_CLEANUP(er_cleanup_free) char *word = malloc(strlen(text) + 1);
-    bool more = true;
-    int rc = word ? 0 : no_memory(err);
-
-    while (!rc) {
-        rc = next_word(&text, word, &more, err);
-        if (!rc && !more)
-            break;
-        if (!rc)
-            rc = add_argument(c, word, value, err);
-    }
-    return rc;
-}
-
-static int parse_command(struct er_value_context *c, const struct er_node *node,
-                         union er_value *value, struct er_error *err)
-{
-    bool single = node->kind == ER_NODE_SCALAR && !er_node_is_null(node);
-    int rc;
-
-    if (single && c->key->flags & ER_KEY_NONE && !strcmp(node->text, "none"))
-        return 0;
-    rc = single ? split_command(c, node->text, value, err)
-                : each_item(c, node, add_argument, value, err);
-    if (!rc && (!value->list.n || !*value->list.items[0]))
-        rc = er_error_set(err, ER_E_CONFIG, "names no program");
-    return rc;
-}
-
-static int parse_env(struct er_value_context *c, const struct er_node *node, union er_value *value,
-                     struct er_error *err)
-{
-    if (node->kind != ER_NODE_MAP)
-        return wrong_kind(c, node, err);
-    for (size_t i = 0; i < node->n; i += 2) {
-        const char *name = node->items[i]->text;
-        const struct er_node *item = node->items[i + 1];
-        bool remove = er_node_is_null(item);
-        int rc = 0;
-
-        c->ret_bad = node->items[i];
-        if (!*name || strchr(name, '='))
-            return er_error_set(err, ER_E_CONFIG, "'" SHOWN "' is no name of a variable", name);
-        c->ret_bad = item;
-        if (item->kind != ER_NODE_SCALAR)
-            return er_error_set(err, ER_E_CONFIG, SHOWN ": expected a value, got %s", name,
-                                er_node_what(item));
-        if (!remove && !c->program_form)
-            rc = er_subst_check(item->text, false, c->environ_, err);
-        if (rc)
-            return er_error_wrap(err, rc, SHOWN, name);
-        if (er_envlist_put(&value->env, name, remove ? NULL : item->text))
-            return no_memory(err);
-    }
-    return 0;
-}
-
-static int parse_roles(struct er_value_context *c, const struct er_node *node,
-                       union er_value *value, struct er_error *err)
-{
-    if (node->kind != ER_NODE_MAP)
-        return wrong_kind(c, node, err);
-    value->u64 = node->n / 2;
-    return 0;
+    return er_value_as_config(er_parse_signal(node->text, &value->number, err), err);
 }
 
 /* {min: 4, max: 6} */
@@ -500,7 +297,7 @@ static int parse_range_map(struct er_value_context *c, const struct er_node *nod
     if (!min || !max)
         return er_error_set(err, ER_E_CONFIG, "a range needs both min and max, each a number");
     snprintf(text, sizeof(text), "%.20s:%.20s", min, max);
-    return as_config(
+    return er_value_as_config(
         er_parse_range(text, (uint32_t)c->key->max, &value->range[0], &value->range[1], err), err);
 }
 
@@ -513,9 +310,9 @@ static int parse_range(struct er_value_context *c, const struct er_node *node,
         return parse_range_map(c, node, value, err);
     rc = want_text(c, node, err);
     return rc ? rc
-              : as_config(er_parse_range(node->text, (uint32_t)c->key->max, &value->range[0],
-                                         &value->range[1], err),
-                          err);
+              : er_value_as_config(er_parse_range(node->text, (uint32_t)c->key->max,
+                                                  &value->range[0], &value->range[1], err),
+                                   err);
 }
 
 static int parse_nproc(struct er_value_context *c, const struct er_node *node,
@@ -641,7 +438,7 @@ static int parse_streams(struct er_value_context *c, const struct er_node *node,
     }
     rc = er_parse_list(node->text, ',', add_stream, &value->streams, NULL);
     if (rc == -ENOMEM)
-        return no_memory(err);
+        return er_value_no_memory(err);
     if (rc)
         return er_error_set(err, ER_E_CONFIG,
                             "expected 0, 1, 2, 3 or LOCAL_RANK:VALUE,... with each rank once; got "
@@ -650,7 +447,7 @@ static int parse_streams(struct er_value_context *c, const struct er_node *node,
     return 0;
 }
 
-static const parse_fn PARSERS[ER_KEY_TYPE_COUNT] = {
+static const er_value_parse_fn PARSERS[ER_KEY_TYPE_COUNT] = {
     [ER_KEY_U32] = parse_u32,
     [ER_KEY_U64] = parse_u64,
     [ER_KEY_RANK] = parse_rank,
@@ -665,19 +462,19 @@ static const parse_fn PARSERS[ER_KEY_TYPE_COUNT] = {
     [ER_KEY_CHOICE] = parse_choice,
     [ER_KEY_CHOICE_TEXT] = parse_choice,
     [ER_KEY_SIGNAL] = parse_signal,
-    [ER_KEY_SIGNALS] = parse_signals,
+    [ER_KEY_SIGNALS] = er_value_parse_signals,
     [ER_KEY_RANGE] = parse_range,
     [ER_KEY_NPROC] = parse_nproc,
     [ER_KEY_PORTS] = parse_ports,
     [ER_KEY_CONSOLE] = parse_console,
     [ER_KEY_STREAMS] = parse_streams,
-    [ER_KEY_COMMAND] = parse_command,
-    [ER_KEY_STRINGS] = parse_list,
-    [ER_KEY_CODES] = parse_list,
-    [ER_KEY_CHOICES] = parse_list,
-    [ER_KEY_ENDPOINTS] = parse_list,
-    [ER_KEY_ENV] = parse_env,
-    [ER_KEY_ROLES] = parse_roles,
+    [ER_KEY_COMMAND] = er_value_parse_command,
+    [ER_KEY_STRINGS] = er_value_parse_list,
+    [ER_KEY_CODES] = er_value_parse_list,
+    [ER_KEY_CHOICES] = er_value_parse_list,
+    [ER_KEY_ENDPOINTS] = er_value_parse_list,
+    [ER_KEY_ENV] = er_value_parse_env,
+    [ER_KEY_ROLES] = er_value_parse_roles,
 };
 
 int er_value_parse(struct er_value_context *context, const struct er_node *node,

@@ -1,0 +1,161 @@
+/* Folders of a configuration: relative ones made absolute, `auto` resolved. */
+#include <errno.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/config_internal.h"
+#include "agent/subst.h"
+#include "base/cleanup.h"
+
+enum { HOST_TEXT_MAX = 256 };
+
+/* `base` + "/" + `path`, or `path` alone when absolute; a leading "./" is dropped. malloc'ed. */
+static char *join_path(const char *base, const char *path)
+{
+    char *text = NULL;
+    int n;
+
+    while (path[0] == '.' && path[1] == '/')
+        path += 2 + strspn(path + 2, "/");
+    if (*path == '/')
+        return strdup(path);
+    n = !*path || !strcmp(path, ".")
+            ? asprintf(&text, "%s", base)
+            : asprintf(&text, "%s/%s", strcmp(base, "/") ? base : "", path);
+    return n < 0 ? NULL : text;
+}
+
+/* Folder that relative paths of the spec start from: the spec file's, else the current one. */
+static char *base_folder(struct er_loader *loader)
+{
+    const char *spec = loader->config->spec_path;
+    ER_CLEANUP(er_cleanup_free) char *current = getcwd(NULL, 0);
+    ER_CLEANUP(er_cleanup_free) char *copy = NULL;
+
+    if (!current) {
+        finding(loader, -errno, "current folder: %s", er_error_name(-errno));
+        return NULL;
+    }
+    if (!spec || !strcmp(spec, "-"))
+        return ER_TAKE(current);
+    copy = strdup(spec);
+    return copy ? join_path(current, dirname(copy)) : NULL;
+}
+
+/* Names that are known before any worker is. */
+static const char *load_time_name(void *user, const char *name)
+{
+    struct er_loader *loader = user;
+    const struct er_config *config = loader->config;
+    static __thread char host[HOST_TEXT_MAX];
+
+    if (!strcmp(name, "job"))
+        return config->name;
+    if (!strcmp(name, "role"))
+        return config->role;
+    if (!strcmp(name, "node_id"))
+        return config->node.id;
+    if (!strcmp(name, "hostname"))
+        return gethostname(host, sizeof(host) - 1) ? NULL : host;
+    return strncmp(name, "env.", 4) ? NULL : er_environ_get(loader->environ_, name + 4);
+}
+
+/* A folder of the agent's own: absolute, ${...} replaced once and for all. NULL stays NULL. */
+static void resolve_folder(struct er_loader *loader, const char *path, char **field,
+                           const char *base)
+{
+    ER_CLEANUP(er_cleanup_free) char *text = NULL;
+    struct er_error err = ER_ERROR_INIT;
+
+    if (!*field)
+        return;
+    if (er_subst(*field, loader->config->program_form, load_time_name, loader, &text, &err)) {
+        finding(
+            loader, er_loader_code_of(loader, path),
+            "%s: only ${job}, ${role}, ${node_id}, ${hostname} and ${env.NAME} can be used here",
+            er_loader_where(loader, path));
+        return;
+    }
+    er_loader_replace(loader, path, field, join_path(base, text));
+}
+
+/* $LOGS_DIRECTORY, else below $XDG_STATE_HOME, else below $HOME; NULL: none is set. malloc'ed. */
+static char *default_log_folder(struct er_loader *loader)
+{
+    const char *logs = er_environ_get(loader->environ_, "LOGS_DIRECTORY");
+    const char *state = er_environ_get(loader->environ_, "XDG_STATE_HOME");
+    const char *home = er_environ_get(loader->environ_, "HOME");
+    char *text = NULL;
+    int n = -1;
+
+    if (logs && *logs == '/')
+        n = asprintf(&text, "%.*s", (int)strcspn(logs, ":"), logs);
+    else if (state && *state == '/')
+        n = asprintf(&text, "%s/elastic-run", state);
+    else if (home && *home == '/')
+        n = asprintf(&text, "%s/.local/state/elastic-run", home);
+    return n < 0 ? NULL : text;
+}
+
+static void resolve_log_folder(struct er_loader *loader, const char *base)
+{
+    struct er_config *config = loader->config;
+    bool asked =
+        er_loader_was_given(loader, "log.redirects") || er_loader_was_given(loader, "log.tee");
+    char *text;
+
+    if (config->log.dir && !strcmp(config->log.dir, "/dev/null")) { /* torchrun's "no files" */
+        free(ER_TAKE(config->log.dir));
+        er_loader_refresh(loader, "log.dir");
+        return;
+    }
+    /* In torchrun's form no files are kept until redirection or tee ask for them. */
+    if (!er_loader_was_given(loader, "log.dir") && config->program_form && asked &&
+        (config->log.redirects.all || config->log.redirects.n))
+        er_loader_replace(loader, "log.dir", &config->log.dir, strdup("auto"));
+    if (!config->log.dir || strcmp(config->log.dir, "auto") != 0) {
+        resolve_folder(loader, "log.dir", &config->log.dir, base);
+        return;
+    }
+    text = default_log_folder(loader);
+    if (text)
+        er_loader_replace(loader, "log.dir", &config->log.dir, text);
+    else
+        finding(loader, ER_E_CONFIG,
+                "log.dir: auto needs $HOME, $XDG_STATE_HOME or $LOGS_DIRECTORY to be an absolute "
+                "path; give a folder or none");
+}
+
+/* Workers' own: ${...} stays for them, so a '$' of the base must not be taken for one. */
+static void resolve_workdir(struct er_loader *loader, const char *base)
+{
+    struct er_config *config = loader->config;
+    ER_CLEANUP(er_cleanup_free) char *escaped = malloc(2 * strlen(base) + 1);
+    char *to = escaped;
+
+    for (const char *s = base; escaped && *s; s++) {
+        *to++ = *s;
+        if (*s == '$' && !config->program_form)
+            *to++ = '$';
+    }
+    if (escaped) {
+        *to = '\0';
+        er_loader_replace(loader, "workdir", &config->workdir, join_path(escaped, config->workdir));
+    } else {
+        er_loader_no_memory(loader);
+    }
+}
+
+void er_loader_folders(struct er_loader *loader)
+{
+    ER_CLEANUP(er_cleanup_free) char *base = base_folder(loader);
+
+    if (!base)
+        return;
+    resolve_workdir(loader, base);
+    resolve_folder(loader, "checkpoint.dir", &loader->config->checkpoint.dir, base);
+    resolve_log_folder(loader, base);
+}
