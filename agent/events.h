@@ -1,5 +1,5 @@
 #pragma once
-/* The event file events-<node_id>.jsonl (docs/events.md): one flat JSON object a line. */
+/* The event file events-<node_id>.jsonl (docs/operations.md): one flat JSON object a line. */
 #include <stdint.h>
 
 #include "base/field.h"
