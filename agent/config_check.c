@@ -1,3 +1,5 @@
+#include "agent/config_internal.h"
+
 #include <errno.h>
 #include <libgen.h>
 #include <stdio.h>
@@ -6,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/config_internal.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
 #include "base/fd.h"

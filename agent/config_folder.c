@@ -1,4 +1,6 @@
 /* Folders of a configuration: relative ones made absolute, `auto` resolved. */
+#include "agent/config_internal.h"
+
 #include <errno.h>
 #include <libgen.h>
 #include <stdio.h>
@@ -6,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/config_internal.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
 

@@ -1,9 +1,10 @@
+#include "agent/config_internal.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/config_internal.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/hash.h"

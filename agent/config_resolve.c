@@ -1,3 +1,5 @@
+#include "agent/config_internal.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <sched.h>
@@ -7,7 +9,6 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "agent/config_internal.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
 #include "base/parse.h"

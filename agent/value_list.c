@@ -1,11 +1,12 @@
 /* Lists and maps: signals, strings, commands, environments. */
+#include "agent/value_internal.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/subst.h"
-#include "agent/value_internal.h"
 #include "base/cleanup.h"
 #include "base/parse.h"
 

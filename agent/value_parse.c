@@ -1,4 +1,6 @@
 /* Single values: YAML scalar -> typed value. */
+#include "agent/value.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
