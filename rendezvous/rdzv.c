@@ -444,7 +444,6 @@ int er_rdzv_init(struct er_rdzv *core, const struct er_driver_opts *opts,
     er_text_add(&root, "/");
     core->now_us = core->begun_us = opts->now_us;
     core->random = er_rand_mix(opts->seed ^ er_rand_mix(opts->incarnation));
-    core->leader_nonce = rdzv_random(core);
     core->wake_us = 0; /* the first step starts it */
     er_view_init(&core->view, nodes, er_rdzv_capacity(opts->max_nodes));
     core->scratch = scratch;

@@ -194,10 +194,10 @@ struct er_rdzv {
 
     /* leader */
     enum er_rdzv_lead lead;
-    bool led_before;   /* the leader key that vanished was mine */
-    uint64_t elect_us; /* try to be leader then; 0: not competing */
-    uint64_t lead_rev; /* mod_revision of my leader key */
-    uint64_t leader_nonce, seq;
+    bool led_before;     /* the leader key that vanished was mine */
+    uint64_t elect_us;   /* try to be leader then; 0: not competing */
+    uint64_t lead_rev;   /* mod_revision of my leader key */
+    uint64_t seq;        /* of this agent's writes of world */
     uint64_t fresh_seq;  /* my write of world under which nothing was sent yet; 0 none */
     uint64_t forming_us; /* since when this leader sees the job forming; 0: it isn't */
     uint64_t min_met_us, settled_us, first_ok_us, sealed_us;

@@ -187,7 +187,7 @@ void rdzv_judge(const struct er_rdzv *c, struct rdzv_judgement *ret)
     for (size_t i = 0; i < v->n && !lost; i++) {
         if (!er_view_lost_member(v, &v->nodes[i]))
             continue;
-        if (!v->nodes[i].present && v->nodes[i].departed)
+        if (er_view_departed(v, &v->nodes[i]))
             departed = &v->nodes[i];
         else
             lost = &v->nodes[i];

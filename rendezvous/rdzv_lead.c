@@ -35,10 +35,12 @@ void rdzv_depose(struct er_rdzv *c)
     rdzv_act(c, ER_ACT_UNWATCH_JOB);
 }
 
+/* By incarnation and lease, not by nonce: of two elections with unknown outcomes the older one may
+ * be the one that landed. */
 static bool leader_key_mine(const struct er_rdzv *c)
 {
     return c->k_leader.present && c->leader.incarnation == c->opts.incarnation &&
-           c->leader.nonce == c->leader_nonce && c->k_leader.lease == c->lease;
+           c->k_leader.lease == c->lease;
 }
 
 static uint64_t election_delay(const struct er_rdzv *c)
@@ -182,15 +184,17 @@ static void note_losses(struct er_rdzv *c)
     for (size_t i = 0; i < c->view.n; i++) {
         const struct er_view_node *node = &c->view.nodes[i];
         struct er_note *n;
+        bool departed;
 
         if (!er_view_lost_member(&c->view, node))
             continue;
-        n = rdzv_note(c, node->departed && !node->present ? ER_NOTE_NODE_LEFT : ER_NOTE_NODE_LOST);
+        departed = er_view_departed(&c->view, node);
+        n = rdzv_note(c, departed ? ER_NOTE_NODE_LEFT : ER_NOTE_NODE_LOST);
         if (!n)
             return;
         n->node = node->id;
         n->address = node->member.address;
-        n->reason = node->present ? "agent_died" : node->departed ? "drained" : "lease_expired";
+        n->reason = node->present ? "agent_died" : departed ? "drained" : "lease_expired";
         n->duration_us = c->now_us - node->gone_us;
     }
 }
@@ -213,10 +217,12 @@ static void survey_node(const struct er_view *v, const struct er_view_node *n, s
     s->members += member;
     s->ok += member && er_view_succeeded(v, n);
     if (er_view_lost_member(v, n)) {
+        bool departed = er_view_departed(v, n);
+
         s->reborn += n->present;
-        s->departed += !n->present && n->departed;
-        s->absent += !n->present && !n->departed;
-        if (!n->present && !n->departed && n->gone_us > s->last_gone_us)
+        s->departed += departed;
+        s->absent += !n->present && !departed;
+        if (!n->present && !departed && n->gone_us > s->last_gone_us)
             s->last_gone_us = n->gone_us;
     }
     if (!n->present)
@@ -272,6 +278,29 @@ static uint64_t next_number(const struct er_rdzv *c)
     return (top > c->opts.first_generation ? top : c->opts.first_generation) + 1;
 }
 
+/* A successor of this leader must not take who leaves now for lost. */
+static void name_leaver(struct er_rdzv *c, struct er_world *w)
+{
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+        struct er_note *note;
+
+        if (er_view_member_rank(&c->view, n, NULL) < 0 || !n->member.draining)
+            continue;
+        w->has_cause = true;
+        w->cause.kind = ER_EXIT_STOPPED;
+        w->cause.rank = w->cause.local_rank = -1;
+        memcpy(w->cause.node_id, n->id, sizeof(w->cause.node_id));
+        memcpy(w->cause.host, n->member.host, sizeof(w->cause.host));
+        if (n->present && (note = rdzv_note(c, ER_NOTE_NODE_LEFT))) {
+            note->node = n->id;
+            note->address = n->member.address;
+            note->reason = "drained";
+        }
+        return;
+    }
+}
+
 static void end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
 {
     struct er_world w = c->view.world;
@@ -284,6 +313,8 @@ static void end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
     memset(&w.cause, 0, sizeof(w.cause));
     if (failed)
         w.cause = *failed;
+    else if (reason == ER_REASON_DRAINED)
+        name_leaver(c, &w);
     w.ready_us = er_deadline_in(c->opts.stop_grace_us, READY_EXTRA_US);
     rdzv_budget_advance(c, &w);
     if (lost)

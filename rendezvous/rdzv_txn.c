@@ -127,7 +127,7 @@ static void put_leader(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_byte
     struct er_leader leader = {.incarnation = c->opts.incarnation};
     unsigned char bytes[ER_LEADER_BYTES_MAX];
 
-    leader.nonce = c->leader_nonce = rdzv_random(c);
+    leader.nonce = rdzv_random(c);
     memcpy(leader.node_id, c->opts.node_id, sizeof(leader.node_id));
     add_put(l, key, bytes, er_leader_encode(&leader, bytes), c->lease);
 }

@@ -218,6 +218,15 @@ bool er_view_lost_member(const struct er_view *v, const struct er_view_node *n)
            !er_view_succeeded(v, n);
 }
 
+bool er_view_departed(const struct er_view *v, const struct er_view_node *n)
+{
+    const struct er_world *w = &v->world;
+
+    return !n->present &&
+           (n->departed || (w->phase == ER_WORLD_FORMING && w->reason == ER_REASON_DRAINED &&
+                            w->has_cause && strcmp(w->cause.node_id, n->id) == 0));
+}
+
 bool er_view_ready(const struct er_view *v, const struct er_view_node *n)
 {
     if (!n->present)

@@ -59,6 +59,9 @@ bool er_view_alive_member(const struct er_view *v, const struct er_view_node *n)
 bool er_view_succeeded(const struct er_view *v, const struct er_view_node *n);
 /* A member without a recorded success that is gone, or came back as another incarnation. */
 bool er_view_lost_member(const struct er_view *v, const struct er_view_node *n);
+/* An absent node that said goodbye: seen by this view, or told by the leader that ended the
+ * generation for it. */
+bool er_view_departed(const struct er_view *v, const struct er_view_node *n);
 /* Registered, and nothing older than the next generation runs there. */
 bool er_view_ready(const struct er_view *v, const struct er_view_node *n);
 /* The first failed result of the last sealed generation; NULL: none. */

@@ -1,0 +1,478 @@
+#include "rendezvous/rdzv.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "rendezvous/driver.h"
+#include "rendezvous/store_mem.h"
+
+/* Several nodes on one store and one virtual clock: what the protocol decides, and when. */
+
+#define N 4
+
+struct node {
+    struct er_store *client;
+    struct er_driver *driver; /* NULL: down */
+    uint64_t running;
+    unsigned starts, lost_notes, left_notes;
+    struct er_assignment a;
+    bool over, slow; /* slow: doesn't answer stop by itself */
+    struct er_verdict v;
+};
+
+static struct node nodes[N];
+static struct er_store *root;
+static uint64_t now_us, incarnations;
+static struct er_driver_opts base;
+
+static void on_start(void *user, const struct er_assignment *a)
+{
+    struct node *n = user;
+
+    cr_assert_eq(n->running, 0u);
+    n->running = a->generation;
+    n->a = *a;
+    n->starts++;
+}
+
+static void on_stop(void *user, uint64_t generation, const char *reason)
+{
+    struct node *n = user;
+
+    if (n->slow)
+        return;
+    n->running = 0;
+    er_driver_left(n->driver, generation);
+}
+
+static void on_verdict(void *user, const struct er_verdict *v)
+{
+    struct node *n = user;
+
+    n->over = true;
+    n->v = *v;
+}
+
+static void on_note(void *user, const struct er_note *note)
+{
+    struct node *n = user;
+
+    n->lost_notes += note->kind == ER_NOTE_NODE_LOST;
+    n->left_notes += note->kind == ER_NOTE_NODE_LEFT;
+}
+
+static void begin(uint32_t min, uint32_t max)
+{
+    memset(nodes, 0, sizeof(nodes));
+    now_us = ER_US_PER_S;
+    incarnations = 0;
+    cr_assert_eq(er_store_mem_new(&root, NULL), 0);
+    base = (struct er_driver_opts){
+        .job = "job",
+        .prefix = "/elastic-run",
+        .slots = 2,
+        .preferred_rank = -1,
+        .min_nodes = min,
+        .max_nodes = max,
+        .restart_max = 3,
+        .restart_window_us = ER_FOREVER,
+        .join_timeout_us = 600 * ER_US_PER_S,
+        .last_call_us = 30 * ER_US_PER_S,
+        .exit_timeout_us = 300 * ER_US_PER_S,
+        .lease_ttl_us = 5 * ER_US_PER_S,
+        .death_grace_us = ER_US_PER_S,
+        .stop_grace_us = 30 * ER_US_PER_S,
+        .spec = "command=train\nnproc=2\n",
+    };
+}
+
+static void down(int i)
+{
+    er_driver_free(nodes[i].driver);
+    if (nodes[i].client)
+        nodes[i].client->ops->free(nodes[i].client);
+    nodes[i].driver = NULL;
+    nodes[i].client = NULL;
+    nodes[i].running = 0;
+}
+
+static void end(void)
+{
+    for (int i = 0; i < N; i++)
+        down(i);
+    root->ops->free(root);
+}
+
+static void up(int i)
+{
+    static const struct er_driver_callbacks callbacks = {on_start, on_stop, on_verdict, on_note};
+    struct er_driver_opts o = base;
+
+    snprintf(o.node_id, sizeof(o.node_id), "n%d", i);
+    snprintf(o.host, sizeof(o.host), "host%d", i);
+    snprintf(o.address, sizeof(o.address), "10.0.0.%d", i);
+    o.incarnation = o.seed = ++incarnations;
+    if (!o.boot_id_hash)
+        o.boot_id_hash = 100 + (uint64_t)i;
+    o.now_us = now_us;
+    memset(&nodes[i], 0, sizeof(nodes[i]));
+    cr_assert_eq(er_store_mem_client(root, &nodes[i].client, NULL), 0);
+    cr_assert_eq(er_driver_new(&nodes[i].driver, nodes[i].client, &o, &callbacks, &nodes[i], NULL),
+                 0);
+}
+
+static bool work(void)
+{
+    bool any = false;
+
+    root->ops->dispatch(root, now_us);
+    for (int i = 0; i < N; i++) {
+        struct er_driver *d = nodes[i].driver;
+
+        if (!d || nodes[i].over || (!er_driver_pending(d) && er_driver_deadline(d) > now_us))
+            continue;
+        er_driver_dispatch(d, now_us);
+        any = true;
+    }
+    return any;
+}
+
+static void settle(void)
+{
+    for (unsigned i = 0; work(); i++)
+        cr_assert_lt(i, 500u);
+}
+
+/* Let `us` pass, stopping at every deadline. */
+static void pass(uint64_t us)
+{
+    uint64_t until = now_us + us;
+
+    for (unsigned k = 0; k < 5000; k++) {
+        uint64_t at;
+
+        settle();
+        at = root->ops->deadline(root);
+        for (int i = 0; i < N; i++) {
+            if (nodes[i].driver && !nodes[i].over && er_driver_deadline(nodes[i].driver) < at)
+                at = er_driver_deadline(nodes[i].driver);
+        }
+        if (at > until)
+            break;
+        now_us = at > now_us ? at : now_us;
+    }
+    now_us = until;
+    settle();
+}
+
+static void fail(int i)
+{
+    struct er_cause c = {.rank = nodes[i].a.first_rank, .kind = ER_EXIT_EXITED, .code = 5};
+
+    er_driver_result(nodes[i].driver, nodes[i].running, &c);
+    settle();
+}
+
+static void form(int count)
+{
+    for (int i = 0; i < count; i++)
+        up(i);
+    settle();
+}
+
+Test(rdzv, max_nodes_seal_at_once_with_contiguous_ranks)
+{
+    begin(2, 3);
+    form(3);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(nodes[i].running, 1u);
+        cr_assert_eq(nodes[i].a.node_rank, i);
+        cr_assert_eq(nodes[i].a.first_rank, 2 * i);
+        cr_assert_eq(nodes[i].a.world_size, 6);
+        cr_assert_str_eq(nodes[i].a.master_addr, "10.0.0.0");
+    }
+    end();
+}
+
+Test(rdzv, min_nodes_wait_for_last_call)
+{
+    begin(2, 3);
+    form(1);
+    pass(100 * ER_US_PER_S);
+    up(1);
+    pass(30 * ER_US_PER_S - 1);
+    cr_assert_eq(nodes[0].running, 0u);
+    pass(1);
+    cr_assert_eq(nodes[0].running, 1u);
+    cr_assert_eq(nodes[1].running, 1u);
+    end();
+}
+
+Test(rdzv, too_few_nodes_end_with_tempfail)
+{
+    begin(2, 2);
+    form(1);
+    pass(600 * ER_US_PER_S);
+    cr_assert(nodes[0].over);
+    cr_assert_eq(nodes[0].v.kind, ER_VERDICT_STOPPED);
+    cr_assert_eq(nodes[0].v.exit_code, 75);
+    end();
+}
+
+Test(rdzv, a_failure_restarts_every_node_and_is_charged_once)
+{
+    begin(2, 2);
+    form(2);
+    fail(1);
+    cr_assert_eq(nodes[0].starts, 2u);
+    cr_assert_eq(nodes[1].starts, 2u);
+    cr_assert_eq(nodes[0].a.restarts, 1u);
+    cr_assert_eq(nodes[1].a.restarts, 1u);
+    cr_assert_str_eq(nodes[0].a.reason, "worker_failed");
+    end();
+}
+
+Test(rdzv, everybody_gets_the_root_causes_code)
+{
+    begin(2, 2);
+    base.restart_max = 0;
+    form(2);
+    fail(1);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(nodes[i].v.kind, ER_VERDICT_FAILED);
+        cr_assert_eq(nodes[i].v.exit_code, 5);
+        cr_assert_str_eq(nodes[i].v.cause.node_id, "n1");
+        cr_assert_str_eq(nodes[i].v.cause.host, "host1");
+    }
+    end();
+}
+
+Test(rdzv, success_of_all_is_success)
+{
+    begin(2, 2);
+    form(2);
+    er_driver_result(nodes[0].driver, 1, NULL);
+    settle();
+    cr_assert_not(nodes[0].over);
+    er_driver_result(nodes[1].driver, 1, NULL);
+    settle();
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(nodes[i].v.kind, ER_VERDICT_SUCCEEDED);
+        cr_assert(nodes[i].over);
+    }
+    end();
+}
+
+Test(rdzv, survivors_of_a_dead_node_go_on_after_lease_and_grace)
+{
+    begin(2, 3);
+    form(3);
+    down(1);
+    pass(6 * ER_US_PER_S - 1);
+    cr_assert_eq(nodes[0].starts, 1u);
+    pass(1);
+    cr_assert_eq(nodes[0].starts, 2u);
+    cr_assert_eq(nodes[2].a.node_rank, 1);
+    cr_assert_eq(nodes[2].a.restarts, 0u);
+    cr_assert_str_eq(nodes[2].a.reason, "node_lost");
+    cr_assert_eq(nodes[0].lost_notes, 1u);
+    end();
+}
+
+Test(rdzv, a_dead_nodes_victims_cost_nothing)
+{
+    begin(2, 3);
+    base.restart_max = 0;
+    form(3);
+    down(1);
+    fail(2); /* its peer was gone */
+    cr_assert_not(nodes[2].over);
+    pass(10 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].starts, 2u);
+    cr_assert_eq(nodes[0].a.restarts, 0u);
+    cr_assert_str_eq(nodes[0].a.reason, "node_lost");
+    end();
+}
+
+Test(rdzv, another_node_takes_over_when_the_leader_dies)
+{
+    begin(2, 3);
+    form(3);
+    down(0); /* the first to join leads */
+    pass(20 * ER_US_PER_S);
+    cr_assert_eq(nodes[1].starts, 2u);
+    cr_assert_eq(nodes[1].a.node_rank, 0);
+    cr_assert_eq(nodes[2].a.node_rank, 1);
+    fail(2);
+    cr_assert_eq(nodes[1].starts, 3u);
+    cr_assert_eq(nodes[1].a.restarts, 1u);
+    end();
+}
+
+Test(rdzv, a_spare_takes_the_dead_nodes_place)
+{
+    begin(2, 2);
+    form(3);
+    cr_assert_eq(nodes[2].running, 0u);
+    down(1);
+    pass(10 * ER_US_PER_S);
+    cr_assert_eq(nodes[2].starts, 1u);
+    cr_assert_eq(nodes[2].a.node_rank, 1);
+    cr_assert_eq(nodes[0].a.node_rank, 0);
+    end();
+}
+
+Test(rdzv, a_lost_lease_restarts_nothing)
+{
+    begin(2, 2);
+    form(2);
+    for (int i = 0; i < 2; i++) {
+        char key[64];
+
+        snprintf(key, sizeof(key), "/elastic-run/job/n/n%d", i);
+        er_store_mem_drop_lease(
+            root, er_store_mem_peek(root, (struct er_bytes){key, strlen(key)})->lease);
+        pass(120 * ER_US_PER_S);
+        cr_assert_eq(nodes[0].starts, 1u);
+        cr_assert_eq(nodes[1].starts, 1u);
+    }
+    end();
+}
+
+Test(rdzv, a_cut_off_node_keeps_computing_and_stops_when_it_returns)
+{
+    begin(1, 2);
+    form(2);
+    er_store_mem_cut(nodes[1].client, true);
+    pass(30 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].running, 2u);
+    cr_assert_eq(nodes[1].running, 1u);
+    er_store_mem_cut(nodes[1].client, false);
+    pass(5 * ER_US_PER_S);
+    cr_assert_eq(nodes[1].running, 0u);
+    pass(120 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].running, nodes[1].running);
+    cr_assert_neq(nodes[0].running, 0u);
+    cr_assert_str_eq(nodes[0].a.reason, "node_joined");
+    end();
+}
+
+Test(rdzv, a_restarted_agent_never_adopts_its_old_assignment)
+{
+    begin(2, 2);
+    form(2);
+    down(1);
+    up(1);
+    pass(ER_US_PER_S);
+    cr_assert_eq(nodes[1].starts, 1u);
+    cr_assert_eq(nodes[1].a.generation, nodes[0].a.generation);
+    cr_assert_gt(nodes[1].a.generation, 1u);
+    cr_assert_eq(nodes[1].a.restarts, 0u);
+    end();
+}
+
+Test(rdzv, nobody_starts_before_the_slowest_has_left)
+{
+    begin(2, 2);
+    form(2);
+    nodes[0].slow = true;
+    fail(1);
+    pass(20 * ER_US_PER_S);
+    cr_assert_eq(nodes[1].starts, 1u);
+    nodes[0].running = 0;
+    er_driver_left(nodes[0].driver, 1);
+    settle();
+    cr_assert_eq(nodes[1].starts, 2u);
+    end();
+}
+
+Test(rdzv, a_node_that_misses_the_ready_deadline_is_left_out)
+{
+    begin(1, 2);
+    form(2);
+    nodes[0].slow = true;
+    fail(1);
+    pass(45 * ER_US_PER_S);
+    cr_assert_eq(nodes[1].starts, 2u);
+    cr_assert_eq(nodes[1].a.nnodes, 1);
+    end();
+}
+
+Test(rdzv, a_leaving_node_is_not_waited_for)
+{
+    begin(1, 2);
+    form(2);
+    er_driver_leave(nodes[0].driver, 75, "preempted"); /* it leads, too */
+    pass(ER_US_PER_S);
+    cr_assert(nodes[0].over);
+    cr_assert_eq(nodes[0].v.kind, ER_VERDICT_STOPPED);
+    cr_assert_eq(nodes[0].v.exit_code, 75);
+    cr_assert_eq(nodes[1].starts, 2u);
+    cr_assert_eq(nodes[1].a.restarts, 0u);
+    cr_assert_str_eq(nodes[1].a.reason, "drained");
+    end();
+}
+
+Test(rdzv, a_different_spec_is_refused_and_named)
+{
+    begin(1, 2);
+    form(1);
+    base.spec = "command=train\nnproc=4\n";
+    up(1);
+    settle();
+    cr_assert(nodes[1].over);
+    cr_assert_eq(nodes[1].v.exit_code, 76);
+    cr_assert(strstr(nodes[1].v.reason, "'nproc=2'"), "%s", nodes[1].v.reason);
+    end();
+}
+
+Test(rdzv, a_name_in_use_on_another_host_is_refused)
+{
+    begin(1, 2);
+    form(1);
+    base.boot_id_hash = 77;
+    /* the same name again, from elsewhere */
+    nodes[3] = nodes[0];
+    memset(&nodes[0], 0, sizeof(nodes[0]));
+    up(0);
+    pass(11 * ER_US_PER_S);
+    cr_assert(nodes[0].over);
+    cr_assert_eq(nodes[0].v.exit_code, 78);
+    cr_assert(strstr(nodes[0].v.reason, "host0"));
+    down(0);
+    down(3);
+    end();
+}
+
+Test(rdzv, a_late_node_of_a_finished_job_gets_its_verdict)
+{
+    begin(1, 2);
+    base.restart_max = 0;
+    base.last_call_us = 0;
+    form(1);
+    fail(0);
+    up(1);
+    settle();
+    cr_assert(nodes[1].over);
+    cr_assert_eq(nodes[1].v.kind, ER_VERDICT_FAILED);
+    cr_assert_eq(nodes[1].v.exit_code, 5);
+    end();
+}
+
+Test(rdzv, many_nodes_vanishing_at_once_are_given_time)
+{
+    begin(1, 4);
+    form(4);
+    for (int i = 1; i < 4; i++)
+        er_store_mem_cut(nodes[i].client, true);
+    pass(14 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].starts, 1u);
+    for (int i = 1; i < 4; i++)
+        er_store_mem_cut(nodes[i].client, false);
+    pass(120 * ER_US_PER_S);
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(nodes[i].starts, 1u);
+    end();
+}
