@@ -45,13 +45,17 @@ struct er_meta {
     uint64_t generation, seed, global_batch, samples;
     uint64_t first_step; /* first step of this generation */
     int world_size;
+    uint32_t has_metric; /* 1: `metric` counts for keep_best */
+    double metric;       /* of this state, for example the validation loss; finite */
     char run[64];
     char layout[2048]; /* bucket layout, er_ddp_layout(), or a digest of it when longer */
     char user[4096];   /* a JSON object of the program's own; "" = {} */
 };
 
 struct er_ckpt_done {
-    uint64_t step, bytes, written_bytes, pause_us, duration_us;
+    uint64_t step, bytes, written_bytes;
+    uint64_t pause_us; /* what the caller's thread of this rank waited for it so far */
+    uint64_t duration_us;
     const char *path, *digest; /* valid during the call */
 };
 
@@ -67,8 +71,24 @@ struct er_ckpt_group {
     int (*commit)(void *user, const struct er_ckpt_done *done, struct er_error *err);
 };
 
+/* What to do with a checkpoint that holds a NaN or an infinity where it is loaded. */
+enum er_ckpt_nan {
+    ER_CKPT_NAN_LOAD, /* load it */
+    ER_CKPT_NAN_SKIP, /* pass it over, as if it were corrupt */
+    ER_CKPT_NAN_FAIL  /* -EDOM */
+};
+
+/* Retention: a checkpoint stays when any of the rules wants it; the last valid one always. */
 struct er_ckpt_opts {
-    uint32_t keep_last; /* 0: keep all; the last valid one is never removed */
+    uint32_t keep_last;    /* newest ones; 0: keep all */
+    uint64_t keep_every;   /* steps that are multiples of it; 0: none */
+    uint32_t keep_best;    /* best by er_meta.metric; 0: none */
+    bool more_is_better;   /* of the metric */
+    uint64_t generation;   /* of this job's run; 0: none. Older ones are fenced off at load */
+    uint64_t deadline_us;  /* storage that takes longer for one part has failed; 0: 10 minutes */
+    uint32_t read_threads; /* of a load; 0: up to 4, as many as there are cores */
+    bool buffered;         /* never direct I/O */
+    enum er_ckpt_nan nan;
 };
 
 struct er_ckpt; /* opaque */
@@ -78,18 +98,59 @@ struct er_ckpt; /* opaque */
 ER_CKPT_API int er_ckpt_open(struct er_ckpt **ret, const char *dir,
                              const struct er_ckpt_group *group, const struct er_ckpt_opts *opts,
                              struct er_error *err);
+/* Ends the background threads; a checkpoint in flight is given up. Storage that hangs keeps its
+ * thread, and nobody waits for it. */
 ER_CKPT_API void er_ckpt_close(struct er_ckpt *ckpt);
 
 /*
- * Collective. Writes a checkpoint of `slices`; all ranks agree on the outcome: 0 on every rank when
- * it is committed, else the same kind of negative code everywhere, the text naming rank and path,
- * and the older checkpoints untouched. Failing to write is not fatal for training: the caller
- * decides. Today the call returns when the checkpoint is durable; er_ckpt_poll() then reports it.
+ * Writing. The life of one checkpoint, the same calls on every rank:
+ *
+ *   er_ckpt_begin()         the state begins to be copied, beside the next forward and backward
+ *   er_ckpt_before_apply()  waits for the copy; then parameters may change
+ *   er_ckpt_local_done()    no system call: is what this rank does in the background done?
+ *   er_ckpt_advance()       collective, once it is done on ALL ranks (the step vote can carry that:
+ *                           the maximum of "not yet"); exchanges small records; 1: goes on in the
+ *                           background, call again at a later boundary
+ *
+ * er_ckpt_finish() blocks for the rest, er_ckpt_save() is begin and finish in one. Files are
+ * written by a background thread, never by the caller's; storage that hangs is a failed checkpoint
+ * after `deadline_us`, not a stalled step. The gather and commit functions of the group are called
+ * by the caller's thread only, from the collective calls.
+ */
+#define ER_CKPT_BUSY 1
+/*
+ * Collective. 0: begun. ER_CKPT_BUSY: one is in flight, nothing was done; it is counted, and the
+ * caller asks again with the then newest state once that one is finished. Negative: failed at once
+ * and on every rank alike, reported as an event too. `slices` themselves are copied; their data
+ * must not change before er_ckpt_before_apply() returns.
  */
 ER_CKPT_API int er_ckpt_begin(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
                               const struct er_meta *meta, struct er_error *err);
 /* Before parameters change: waits until the state has been copied. */
 ER_CKPT_API int er_ckpt_before_apply(struct er_ckpt *ckpt, struct er_error *err);
+ER_CKPT_API bool er_ckpt_in_flight(const struct er_ckpt *ckpt);
+/* True also when it failed, or has not ended within its deadline. True without one in flight. */
+ER_CKPT_API bool er_ckpt_local_done(struct er_ckpt *ckpt);
+/* Collective. 0: committed (or none in flight), 1: goes on; negative: it failed, the same code on
+ * every rank, the text naming rank and path, older checkpoints untouched. Failing to write is not
+ * fatal for training: the caller decides. */
+ER_CKPT_API int er_ckpt_advance(struct er_ckpt *ckpt, struct er_error *err);
+/* Collective: advance to the end. Returns as er_ckpt_advance(), never 1. */
+ER_CKPT_API int er_ckpt_finish(struct er_ckpt *ckpt, struct er_error *err);
+/* Collective: finish what is in flight, then begin and finish this one. */
+ER_CKPT_API int er_ckpt_save(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
+                             const struct er_meta *meta, struct er_error *err);
+/* Optional, before the first step: makes the memory that holds the copy, and the threads, so that
+ * the first er_ckpt_begin() needs not. */
+ER_CKPT_API int er_ckpt_reserve(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
+                                struct er_error *err);
+
+struct er_ckpt_stats {
+    uint64_t begun, committed, failed, busy; /* busy: times that one was in flight already */
+    uint64_t snapshot_cpu_us;                /* of the copies made so far, CPU time */
+    uint64_t read_bytes, needed_bytes;       /* of loads: from files, and of that asked for */
+};
+ER_CKPT_API void er_ckpt_stats(const struct er_ckpt *ckpt, struct er_ckpt_stats *ret);
 
 enum er_ckpt_event_kind { ER_CKPT_NOTHING, ER_CKPT_COMMITTED, ER_CKPT_FAILED };
 struct er_ckpt_event {
@@ -104,11 +165,12 @@ ER_CKPT_API void er_ckpt_poll(struct er_ckpt *ckpt, struct er_ckpt_event *ret);
 /* Why a checkpoint was passed over; called during load, newest first. */
 typedef void (*er_ckpt_skip_fn)(void *user, uint64_t step, const char *why);
 /*
- * Fill `slices` from the newest checkpoint that verifies, at any world size; digests of everything
- * read are checked. Collective: all ranks load the same step (rank 0 chooses by verifying whole,
- * the others follow). 0 loaded, 1 none yet, ER_E_CORRUPT: there are checkpoints, none verifies.
- * Slices that the checkpoint lacks, or of another shape or type, are an error that names the
- * tensor.
+ * Fill `slices` from the newest checkpoint that verifies, at any world size. Each rank reads what
+ * it needs, several threads at once, and checks the digest of all that it reads; when any rank
+ * finds one wrong, all go on to the next older one (rank 0's `skip` is told). Collective: all ranks
+ * load the same step. 0 loaded, 1 none yet, ER_E_CORRUPT: there are checkpoints, none verifies;
+ * `slices` then hold garbage. Slices that the checkpoint lacks, or of another shape or type, are an
+ * error that names the tensor. Not while one is in flight.
  */
 ER_CKPT_API int er_ckpt_load(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
                              struct er_meta *ret_meta, er_ckpt_skip_fn skip, void *user,

@@ -1,11 +1,17 @@
 #pragma once
-/* Shared by ckpt.c, writer.c and reader.c. */
+/* The handle, shared by the files of this folder. */
 #include <limits.h>
 
 #include "ckpt/ckpt.h"
+#include "ckpt/folder.h"
 #include "ckpt/manifest.h"
+#include "ckpt/worker.h"
 
-#define ER_CKPT_EVENTS_MAX 16 /* not taken; the oldest is dropped beyond */
+#define ER_CKPT_EVENTS_MAX  16 /* not taken; the oldest is dropped beyond */
+#define ER_CKPT_DEADLINE_US (600ull * 1000 * 1000)
+
+struct er_save;
+struct er_snapshot;
 
 struct er_ckpt {
     char *dir; /* owned, absolute or as given */
@@ -13,25 +19,23 @@ struct er_ckpt {
     struct er_ckpt_opts opts;
     struct er_ckpt_event events[ER_CKPT_EVENTS_MAX];
     size_t event_first, event_n;
+    struct er_ckpt_stats stats;
+    struct er_worker *copier, *writer; /* NULL until first used */
+    struct er_snapshot *snapshot;      /* a reference; NULL until first used */
+    struct er_save *save;              /* a reference; NULL: none in flight */
+    bool hanging;                      /* the writer was given up, and has not come back */
+    struct er_chain_link *chain;       /* owned: generations up to what was loaded */
+    size_t chain_n;
+    uint64_t attempts;
 };
 
-/* Path of a checkpoint's folder, of its temporary form, of a file in a folder. -ENAMETOOLONG. */
-int er_ckpt_step_path(const char *dir, uint64_t step, char ret_path[PATH_MAX],
-                      struct er_error *err);
-int er_ckpt_temp_path(const char *dir, uint64_t step, uint64_t generation, char ret_path[PATH_MAX],
-                      struct er_error *err);
-int er_ckpt_join(const char *folder, const char *name, char ret_path[PATH_MAX],
-                 struct er_error *err);
-
-/* Remove temporary folders of generations up to `generation`: leftovers of writers that died. */
-int er_ckpt_clean(const char *dir, uint64_t generation, struct er_error *err);
-
 /* All ranks learn the first failure, in rank order: 0 everywhere, or the same code and a text "rank
- * r: ..." everywhere. */
-int er_ckpt_agree(const struct er_ckpt *ckpt, int rc, struct er_error *err);
+ * r: ..." everywhere. *ret_together (may be NULL): false when the exchange itself failed. */
+int er_ckpt_agree(const struct er_ckpt *ckpt, int rc, bool *ret_together, struct er_error *err);
 /* All-gather, or a copy in a world of one. */
 int er_ckpt_gather(const struct er_ckpt *ckpt, const void *mine, size_t n, void *all,
                    struct er_error *err);
+void er_ckpt_remember(struct er_ckpt *ckpt, const struct er_ckpt_event *event);
 
 /* The manifest of a folder, parsed and checked. */
 int er_ckpt_read_manifest(const char *folder, struct er_manifest *ret, struct er_error *err);

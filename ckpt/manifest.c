@@ -14,6 +14,7 @@ void er_manifest_init(struct er_manifest *m)
 
 void er_manifest_done(struct er_manifest *m)
 {
+    free(m->chain);
     free(m->shards);
     free(m->tensors);
     free(m->slices);
@@ -34,7 +35,49 @@ int er_manifest_shards(struct er_manifest *m, uint32_t shards, struct er_error *
     if (!m->shards)
         return er_error_set(err, -ENOMEM, "manifest: no memory");
     m->shard_n = shards;
+    for (uint32_t i = 0; i < shards; i++)
+        er_manifest_shard_name(i, shards, m->shards[i].name, sizeof(m->shards[i].name));
     return 0;
+}
+
+int er_manifest_set_chain(struct er_manifest *m, const struct er_chain_link *chain, size_t n,
+                          struct er_error *err)
+{
+    size_t drop = n > ER_MANIFEST_CHAIN_MAX - 1 ? n - (ER_MANIFEST_CHAIN_MAX - 1) : 0;
+    struct er_chain_link *copy = calloc(n - drop + 1, sizeof(*copy));
+    if (!copy)
+        return er_error_set(err, -ENOMEM, "manifest: no memory");
+    if (n > drop)
+        memcpy(copy, chain + drop, (n - drop) * sizeof(*copy));
+    free(m->chain);
+    m->chain = copy;
+    m->chain_n = n - drop;
+    return 0;
+}
+
+/* Digits without a leading zero, at most ten (a step: twelve); NULL when there are none. */
+static const char *skip_number(const char *p, size_t digits_max)
+{
+    size_t n = strspn(p, "0123456789");
+    return n == 0 || n > digits_max || (p[0] == '0' && n > 1) ? NULL : p + n;
+}
+
+static const char *skip_text(const char *p, const char *text)
+{
+    size_t n = strlen(text);
+    return p && strncmp(p, text, n) == 0 ? p + n : NULL;
+}
+
+bool er_manifest_shard_name_ok(const char *name)
+{
+    const char *p = skip_text(name, "shard-"), *from;
+    p = p ? skip_number(p, 10) : NULL;
+    p = skip_text(p, "-of-");
+    p = p ? skip_number(p, 10) : NULL;
+    from = skip_text(p, ".from-");
+    p = from ? skip_number(from, 12) : p;
+    p = skip_text(p, ".safetensors");
+    return p && *p == 0 && strlen(name) < ER_MANIFEST_NAME_MAX;
 }
 
 static int grow(void **items, size_t *cap, size_t n, size_t max, size_t size, const char *what,
@@ -59,12 +102,17 @@ static bool same_tensor(const struct er_manifest_tensor *t, const struct er_slic
            memcmp(t->shape, s->shape, s->ndim * sizeof(*s->shape)) == 0;
 }
 
-/* While a manifest is being built: the last tensor first, since slices of one come together. */
-static long find_unsorted(const struct er_manifest *m, const char *name)
+/* While a manifest is being built. Slices of one tensor come together, and the tensors of each rank
+ * in the same order: the one found last, or the one behind it, is the most likely. */
+static long find_unsorted(struct er_manifest *m, const char *name)
 {
-    for (size_t i = m->tensor_n; i-- > 0;)
-        if (strcmp(m->tensors[i].name, name) == 0)
-            return (long)i;
+    for (size_t i = 0; i < m->tensor_n; i++) {
+        size_t at = (m->hint + i) % m->tensor_n;
+        if (strcmp(m->tensors[at].name, name) == 0) {
+            m->hint = at;
+            return (long)at;
+        }
+    }
     return -1;
 }
 

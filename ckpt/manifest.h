@@ -5,7 +5,8 @@
  *
  *   {"format":"elastic-ckpt","version":1,"digest":"<XXH3-128 of body>","body":{
  *      "step":.., "generation":.., "run":"..", "world_size":.., "seed":"..", "global_batch":..,
- * "samples":.., "layout":"..", "user":"..", "chain":[{"generation":..,"first_step":..}],
+ * "samples":.., "layout":"..", "user":"..", "metric":"..",
+ * "chain":[{"generation":..,"first_step":..}],
  *      "shards":[{"file":"shard-0-of-2.safetensors","bytes":..,"header":"<digest>"}],
  *      "tensors":[{"name":"..","dtype":"F32","shape":[..],
  *                  "slices":[{"offset":..,"count":..,"shard":0,"at":..,"digest":".."}]}]}}
@@ -22,6 +23,13 @@
 #define ER_MANIFEST_SHARDS_MAX  16384u
 #define ER_MANIFEST_TENSORS_MAX 20000u
 #define ER_MANIFEST_SLICES_MAX  1000000u
+#define ER_MANIFEST_CHAIN_MAX   65536u
+#define ER_MANIFEST_NAME_MAX    64 /* of a shard's file */
+
+/* A generation of the job and the first step that it trained. */
+struct er_chain_link {
+    uint64_t generation, first_step;
+};
 
 struct er_manifest_slice {
     uint32_t tensor, shard;
@@ -31,6 +39,7 @@ struct er_manifest_slice {
 };
 
 struct er_manifest_shard {
+    char name[ER_MANIFEST_NAME_MAX];
     uint64_t bytes;          /* of the file */
     struct er_digest header; /* of the safetensors header, length field included */
 };
@@ -44,6 +53,8 @@ struct er_manifest_tensor {
 
 struct er_manifest {
     struct er_meta meta;
+    struct er_chain_link *chain; /* owned: generations before meta.generation, oldest first */
+    size_t chain_n;
     uint32_t shard_n;
     struct er_manifest_shard *shards;   /* owned, shard_n */
     struct er_manifest_tensor *tensors; /* owned, sorted by name after er_manifest_finish() */
@@ -51,6 +62,7 @@ struct er_manifest {
     struct er_manifest_slice
         *slices; /* owned, sorted by tensor and offset after er_manifest_finish() */
     size_t slice_n, slice_cap;
+    size_t hint; /* tensor found last: slices come tensor by tensor */
 };
 
 void er_manifest_init(struct er_manifest *m);
@@ -59,6 +71,13 @@ void er_manifest_done(struct er_manifest *m);
 /* File name of a shard; `cap` at least 64. */
 void er_manifest_shard_name(uint32_t shard, uint32_t shards, char *ret_name, size_t cap);
 
+/* "shard-<i>-of-<k>.safetensors", or "shard-<i>-of-<k>.from-<step>.safetensors" for a file that
+ * another checkpoint shares with this one; nothing else, so no name leads out of the folder. */
+bool er_manifest_shard_name_ok(const char *name);
+
+/* Generations before this checkpoint's; copied. */
+int er_manifest_set_chain(struct er_manifest *m, const struct er_chain_link *chain, size_t n,
+                          struct er_error *err);
 int er_manifest_shards(struct er_manifest *m, uint32_t shards, struct er_error *err);
 /* One slice as it stands in a shard; the tensor is added when it is new; a tensor of another shape
  * or type is ER_E_MISMATCH. */

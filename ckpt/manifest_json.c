@@ -49,13 +49,27 @@ static json_t *shards_json(const struct er_manifest *m)
 {
     json_t *shards = json_array();
     for (uint32_t i = 0; i < m->shard_n; i++) {
-        char name[64], hex[ER_DIGEST_HEX_MAX];
-        er_manifest_shard_name(i, m->shard_n, name, sizeof(name));
+        char hex[ER_DIGEST_HEX_MAX];
         er_digest_format(m->shards[i].header, hex);
-        json_array_append_new(shards, json_pack("{s:s,s:I,s:s}", "file", name, "bytes",
+        json_array_append_new(shards, json_pack("{s:s,s:I,s:s}", "file", m->shards[i].name, "bytes",
                                                 (json_int_t)m->shards[i].bytes, "header", hex));
     }
     return shards;
+}
+
+static json_t *link_json(uint64_t generation, uint64_t first_step)
+{
+    return json_pack("{s:I,s:I}", "generation", (json_int_t)generation, "first_step",
+                     (json_int_t)first_step);
+}
+
+static json_t *chain_json(const struct er_manifest *m)
+{
+    json_t *chain = json_array();
+    for (size_t i = 0; i < m->chain_n; i++)
+        json_array_append_new(chain, link_json(m->chain[i].generation, m->chain[i].first_step));
+    json_array_append_new(chain, link_json(m->meta.generation, m->meta.first_step));
+    return chain;
 }
 
 static json_t *body_json(const struct er_manifest *m)
@@ -67,13 +81,19 @@ static json_t *body_json(const struct er_manifest *m)
     json_t *tensors = json_array();
     for (size_t i = 0; i < m->tensor_n; i++)
         json_array_append_new(tensors, tensor_json(m, i));
-    return json_pack("{s:I,s:I,s:s,s:i,s:s,s:I,s:I,s:s,s:s,s:[{s:I,s:I}],s:o,s:o}", "step",
-                     (json_int_t)meta->applied, "generation", (json_int_t)meta->generation, "run",
-                     meta->run, "world_size", meta->world_size, "seed", seed, "global_batch",
-                     (json_int_t)meta->global_batch, "samples", (json_int_t)meta->samples, "layout",
-                     meta->layout, "user", meta->user, "chain", "generation",
-                     (json_int_t)meta->generation, "first_step", (json_int_t)meta->first_step,
-                     "shards", shards_json(m), "tensors", tensors);
+    json_t *body = json_pack("{s:I,s:I,s:s,s:i,s:s,s:I,s:I,s:s,s:s,s:o,s:o,s:o}", "step",
+                             (json_int_t)meta->applied, "generation", (json_int_t)meta->generation,
+                             "run", meta->run, "world_size", meta->world_size, "seed", seed,
+                             "global_batch", (json_int_t)meta->global_batch, "samples",
+                             (json_int_t)meta->samples, "layout", meta->layout, "user", meta->user,
+                             "chain", chain_json(m), "shards", shards_json(m), "tensors", tensors);
+    if (body && meta->has_metric) { /* a text: other writers format reals differently */
+        ER_CLEANUP(free_json) json_t *metric = json_real(meta->metric);
+        ER_CLEANUP(free_text) char *text = json_dumps(metric, JSON_ENCODE_ANY);
+        if (text)
+            json_object_set_new(body, "metric", json_string(text));
+    }
+    return body;
 }
 
 int er_manifest_format(const struct er_manifest *m, struct er_buf *buf,
@@ -131,6 +151,47 @@ static int get_digest(const json_t *object, const char *key, struct er_digest *r
     return rc == 0 ? er_digest_parse(hex, ret, err) : rc;
 }
 
+/* All links but the last are the generations before; the last one is the checkpoint's own. */
+static int parse_chain(const json_t *body, struct er_manifest *m, struct er_error *err)
+{
+    const json_t *chain = json_object_get(body, "chain");
+    size_t n = json_array_size(chain);
+    if (n == 0 || n > ER_MANIFEST_CHAIN_MAX)
+        return bad(err, "chain");
+    m->chain = calloc(n, sizeof(*m->chain));
+    if (!m->chain)
+        return er_error_set(err, -ENOMEM, "manifest: no memory");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *link = json_array_get(chain, i);
+        int rc = get_u64(link, "generation", INT64_MAX, &m->chain[i].generation, err);
+        if (rc == 0)
+            rc = get_u64(link, "first_step", INT64_MAX, &m->chain[i].first_step, err);
+        if (rc < 0)
+            return rc;
+    }
+    m->chain_n = n - 1;
+    m->meta.first_step = m->chain[n - 1].first_step;
+    return 0;
+}
+
+static int parse_metric(const json_t *body, struct er_meta *meta, struct er_error *err)
+{
+    char text[32];
+    int rc;
+    if (!json_object_get(body, "metric"))
+        return 0;
+    rc = get_text(body, "metric", text, sizeof(text), err);
+    if (rc < 0)
+        return rc;
+    ER_CLEANUP(free_json)
+    json_t *value = json_loads(text, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL);
+    if (!json_is_real(value))
+        return bad(err, "metric");
+    meta->metric = json_real_value(value);
+    meta->has_metric = 1;
+    return 0;
+}
+
 static int parse_meta(const json_t *body, struct er_meta *meta, struct er_error *err)
 {
     char seed[32];
@@ -160,10 +221,7 @@ static int parse_meta(const json_t *body, struct er_meta *meta, struct er_error 
         rc = get_text(body, "seed", seed, sizeof(seed), err);
     if (rc == 0 && er_parse_u64(seed, 0, UINT64_MAX, &meta->seed, NULL) < 0)
         rc = bad(err, "seed");
-    if (rc == 0)
-        rc = get_u64(json_array_get(json_object_get(body, "chain"), 0), "first_step", INT64_MAX,
-                     &meta->first_step, err);
-    return rc;
+    return rc == 0 ? parse_metric(body, meta, err) : rc;
 }
 
 static int parse_shards(const json_t *body, struct er_manifest *m, struct er_error *err)
@@ -173,12 +231,9 @@ static int parse_shards(const json_t *body, struct er_manifest *m, struct er_err
     int rc =
         n > ER_MANIFEST_SHARDS_MAX ? bad(err, "shards") : er_manifest_shards(m, (uint32_t)n, err);
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
-        char name[64], wanted[64];
         const json_t *item = json_array_get(shards, i);
-        er_manifest_shard_name(i, (uint32_t)n, wanted, sizeof(wanted));
-        rc = get_text(item, "file", name, sizeof(name), err);
-        if (rc == 0 && strcmp(name, wanted) !=
-                           0) /* names are not free: nothing outside the folder can be named */
+        rc = get_text(item, "file", m->shards[i].name, sizeof(m->shards[i].name), err);
+        if (rc == 0 && !er_manifest_shard_name_ok(m->shards[i].name))
             rc = bad(err, "file");
         if (rc == 0)
             rc = get_u64(item, "bytes", INT64_MAX, &m->shards[i].bytes, err);
@@ -240,6 +295,8 @@ static int parse_tensor(const json_t *item, struct er_manifest *m, struct er_err
 static int parse_body(const json_t *body, struct er_manifest *m, struct er_error *err)
 {
     int rc = parse_meta(body, &m->meta, err);
+    if (rc == 0)
+        rc = parse_chain(body, m, err);
     if (rc == 0)
         rc = parse_shards(body, m, err);
     const json_t *tensors = json_object_get(body, "tensors"), *item;

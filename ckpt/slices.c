@@ -13,6 +13,9 @@ static const struct {
     [ER_CKPT_U8] = {"U8", 1},
 };
 
+#define PIECE_MIN_BYTES (256u << 10)
+#define PIECES_MAX      256u /* at least half of it, once pieces are larger than the minimum */
+
 #define DTYPE_N (sizeof(dtypes) / sizeof(dtypes[0]))
 
 size_t er_ckpt_dtype_size(enum er_ckpt_dtype dtype)
@@ -123,4 +126,18 @@ uint64_t er_overlap(uint64_t a, uint64_t an, uint64_t b, uint64_t bn, uint64_t *
     uint64_t end = a_end < b_end ? a_end : b_end;
     *ret_first = first;
     return end > first ? end - first : 0;
+}
+
+uint64_t er_piece_bytes(uint64_t bytes)
+{
+    uint64_t piece = PIECE_MIN_BYTES;
+    while (piece < bytes / PIECES_MAX + 1)
+        piece *= 2;
+    return piece;
+}
+
+uint64_t er_piece_n(uint64_t bytes)
+{
+    uint64_t piece = er_piece_bytes(bytes);
+    return bytes / piece + (bytes % piece ? 1 : 0);
 }

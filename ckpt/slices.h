@@ -29,3 +29,9 @@ uint32_t er_slice_shape(const struct er_slice *slice, uint64_t ret_shape[ER_CKPT
 
 /* Overlap of [a, a + an) and [b, b + bn): its start in *ret_first; length, 0 when there is none. */
 uint64_t er_overlap(uint64_t a, uint64_t an, uint64_t b, uint64_t bn, uint64_t *ret_first);
+
+/* Bytes of one piece of a slice of `bytes`: pieces have digests of their own, so that a part of a
+ * slice can be read and verified alone. A power of two; at most 256 pieces, the last one shorter.
+ */
+uint64_t er_piece_bytes(uint64_t bytes);
+uint64_t er_piece_n(uint64_t bytes);

@@ -41,7 +41,7 @@ static int run(struct er_ctx *ctx, struct er_error *err)
             weights[i] += 0.5f * (1.0f - weights[i]); /* "training" */
         er_progress(ctx, ER_PHASE_CHECKPOINT, epoch);
         meta.applied = epoch;
-        rc = world->rank == 0 ? er_ckpt_begin(ckpt, &state, 1, &meta, err) : 0;
+        rc = world->rank == 0 ? er_ckpt_save(ckpt, &state, 1, &meta, err) : 0;
         if (rc == 0)
             rc = er_barrier(ctx, "saved", UINT64_MAX, err);
         printf("rank %d: epoch %d, weight %g\n", world->rank, (int)epoch, (double)weights[0]);

@@ -69,7 +69,7 @@ int er_train_save(struct er_train *train, enum er_ending ending, struct er_error
     int rc;
 
     er_progress(train->ctx, ER_PHASE_CHECKPOINT, train->applied);
-    rc = er_ckpt_begin(train->ckpt, train->state, train->state_n, &meta, &why);
+    rc = er_ckpt_save(train->ckpt, train->state, train->state_n, &meta, &why);
     take_events(train);
     er_progress(train->ctx, ER_PHASE_IDLE, train->applied);
     switch (er_policy_saved(&train->policy, train->applied, rc, ending, er_now_us())) {

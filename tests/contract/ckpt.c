@@ -134,7 +134,7 @@ static void *run_rank(void *arg)
         fill(r, r->world->seed);
         const struct er_meta meta = {
             .applied = r->world->step, .generation = 1, .seed = 9, .world_size = r->world->size};
-        r->rc = er_ckpt_begin(ckpt, s, n, &meta, &r->err);
+        r->rc = er_ckpt_save(ckpt, s, n, &meta, &r->err);
         struct er_ckpt_event event;
         er_ckpt_poll(ckpt, &event);
         er_tap_check(event.kind == (r->rc < 0 ? ER_CKPT_FAILED : ER_CKPT_COMMITTED) &&

@@ -1,0 +1,201 @@
+#include "ckpt/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/parse.h"
+#include "ckpt/ckpt.h"
+
+#define STEP_FORMAT  "step-%012llu"
+#define TEMP_FORMAT  ".step-%012llu.g%llu.%016llx.tmp"
+#define FENCE_FORMAT ".fence-g%llu"
+
+typedef unsigned long long ull;
+
+static int format_path(int n, const char *dir, struct er_error *err)
+{
+    return n < 0 || n >= PATH_MAX ? er_error_set(err, -ENAMETOOLONG,
+                                                 "checkpoint folder '%.64s...': path too long", dir)
+                                  : 0;
+}
+
+int er_ckpt_step_path(const char *dir, uint64_t step, char ret_path[PATH_MAX], struct er_error *err)
+{
+    return format_path(snprintf(ret_path, PATH_MAX, "%s/" STEP_FORMAT, dir, (ull)step), dir, err);
+}
+
+int er_ckpt_temp_path(const char *dir, uint64_t step, uint64_t generation, uint64_t nonce,
+                      char ret_path[PATH_MAX], struct er_error *err)
+{
+    int n = snprintf(ret_path, PATH_MAX, "%s/" TEMP_FORMAT, dir, (ull)step, (ull)generation,
+                     (ull)nonce);
+    return format_path(n, dir, err);
+}
+
+int er_ckpt_join(const char *folder, const char *name, char ret_path[PATH_MAX],
+                 struct er_error *err)
+{
+    return format_path(snprintf(ret_path, PATH_MAX, "%s/%s", folder, name), folder, err);
+}
+
+/* "step-000000000042" -> 42; false for any other name. */
+static bool parse_step_name(const char *name, uint64_t *ret)
+{
+    static const char head[] = "step-";
+    if (strncmp(name, head, sizeof(head) - 1) != 0)
+        return false;
+    const char *digits = name + sizeof(head) - 1;
+    return strlen(digits) == 12 && er_parse_u64(digits, 0, UINT64_MAX, ret, NULL) == 0;
+}
+
+static bool parse_temp_name(const char *name, uint64_t *ret_generation)
+{
+    ull step, g;
+    int end = 0;
+    if (sscanf(name, ".step-%llu.g%llu%n", &step, &g, &end) != 2)
+        return false;
+    size_t n = strlen(name);
+    if (n < 4 || strcmp(name + n - 4, ".tmp") != 0 || name[end] != '.')
+        return false;
+    *ret_generation = g;
+    return true;
+}
+
+static bool parse_fence_name(const char *name, uint64_t *ret_generation)
+{
+    static const char head[] = ".fence-g";
+    return strncmp(name, head, sizeof(head) - 1) == 0 &&
+           er_parse_u64(name + sizeof(head) - 1, 0, UINT64_MAX, ret_generation, NULL) == 0;
+}
+
+static int compare_steps(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void close_dir(DIR **dir)
+{
+    if (*dir)
+        closedir(*dir);
+}
+
+static int open_dir(const char *dir, DIR **ret, struct er_error *err)
+{
+    *ret = opendir(dir);
+    return *ret ? 0 : er_error_errno(err, "checkpoint folder '%s'", dir);
+}
+
+int er_ckpt_list(const char *dir, uint64_t **ret, size_t *ret_n, struct er_error *err)
+{
+    ER_CLEANUP(close_dir) DIR *d = NULL;
+    ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
+    uint64_t step;
+    size_t n = 0, cap = 0;
+    int rc = open_dir(dir, &d, err);
+    if (rc < 0)
+        return rc;
+    for (struct dirent *e; (e = readdir(d));) {
+        char path[PATH_MAX];
+        if (!parse_step_name(e->d_name, &step) ||
+            snprintf(path, sizeof(path), "%s/%s/manifest.json", dir, e->d_name) >= PATH_MAX ||
+            access(path, F_OK) != 0)
+            continue;
+        if (n == cap) {
+            cap = cap ? cap * 2 : 16;
+            uint64_t *more = reallocarray(steps, cap, sizeof(*steps));
+            if (!more)
+                return er_error_set(err, -ENOMEM, "checkpoint: no memory");
+            steps = more;
+        }
+        steps[n++] = step;
+    }
+    if (n)
+        qsort(steps, n, sizeof(*steps), compare_steps);
+    *ret = ER_TAKE(steps);
+    *ret_n = n;
+    return 0;
+}
+
+int er_ckpt_clean(const char *dir, uint64_t generation, const char *keep, size_t *ret_n,
+                  struct er_error *err)
+{
+    ER_CLEANUP(close_dir) DIR *d = NULL;
+    int first = open_dir(dir, &d, err);
+    if (first < 0)
+        return first;
+    for (struct dirent *e; (e = readdir(d));) {
+        uint64_t g;
+        char path[PATH_MAX];
+        if (!parse_temp_name(e->d_name, &g) || g > generation)
+            continue;
+        int rc = er_ckpt_join(dir, e->d_name, path, err);
+        if (rc == 0 && keep && strcmp(path, keep) == 0)
+            continue;
+        if (rc == 0)
+            rc = er_remove_all(path, first == 0 ? err : NULL);
+        if (rc == 0 && ret_n)
+            ++*ret_n;
+        first = first == 0 ? rc : first; /* the others all the same */
+    }
+    return first;
+}
+
+static int newest_fence(const char *dir, uint64_t *ret, struct er_error *err)
+{
+    ER_CLEANUP(close_dir) DIR *d = NULL;
+    int rc = open_dir(dir, &d, err);
+    uint64_t g, newest = 0;
+    if (rc < 0)
+        return rc;
+    for (struct dirent *e; (e = readdir(d));)
+        if (parse_fence_name(e->d_name, &g) && g > newest)
+            newest = g;
+    *ret = newest;
+    return 0;
+}
+
+/* Fences of the generations before say nothing any more. */
+static void remove_fences_below(const char *dir, uint64_t generation)
+{
+    ER_CLEANUP(close_dir) DIR *d = opendir(dir);
+    uint64_t g;
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (parse_fence_name(e->d_name, &g) && g < generation)
+            unlinkat(dirfd(d), e->d_name, 0);
+}
+
+int er_ckpt_fence(const char *dir, uint64_t generation, struct er_error *err)
+{
+    char path[PATH_MAX];
+    if (generation == 0)
+        return 0;
+    int rc = format_path(snprintf(path, sizeof(path), "%s/" FENCE_FORMAT, dir, (ull)generation),
+                         dir, err);
+    if (rc < 0)
+        return rc;
+    ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return er_error_errno(err, "create '%s'", path);
+    rc = er_fsync_dir(dir, err);
+    if (rc == 0)
+        remove_fences_below(dir, generation);
+    return rc;
+}
+
+int er_ckpt_check_fence(const char *dir, uint64_t generation, struct er_error *err)
+{
+    uint64_t newest = 0;
+    int rc = generation > 0 ? newest_fence(dir, &newest, err) : 0;
+    return rc == 0 && newest > generation
+               ? er_error_set(err, ER_E_STALE, "generation %llu was superseded by %llu",
+                              (ull)generation, (ull)newest)
+               : rc;
+}

@@ -1,0 +1,31 @@
+#pragma once
+/* Names in the folder of checkpoints, and what the folder tells. */
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Path of a checkpoint's folder, of its temporary form, of a file in a folder. -ENAMETOOLONG. */
+int er_ckpt_step_path(const char *dir, uint64_t step, char ret_path[PATH_MAX],
+                      struct er_error *err);
+/* `nonce` tells attempts of one generation apart. */
+int er_ckpt_temp_path(const char *dir, uint64_t step, uint64_t generation, uint64_t nonce,
+                      char ret_path[PATH_MAX], struct er_error *err);
+int er_ckpt_join(const char *folder, const char *name, char ret_path[PATH_MAX],
+                 struct er_error *err);
+
+/* Remove temporary folders of generations up to `generation` but `keep` (a path, or NULL):
+ * leftovers of writers that died. A folder that another cleaner removes meanwhile is fine.
+ * *ret_n (may be NULL) counts. */
+int er_ckpt_clean(const char *dir, uint64_t generation, const char *keep, size_t *ret_n,
+                  struct er_error *err);
+
+/*
+ * The newest generation that has begun leaves a file ".fence-g<n>". A writer of an older one that
+ * was paused and goes on finds it, and neither publishes nor deletes. (The commit in the job's
+ * store is the authority; this keeps a stale writer's hands off the disk before it gets there.)
+ */
+int er_ckpt_fence(const char *dir, uint64_t generation, struct er_error *err);
+/* ER_E_STALE: a newer generation has begun. */
+int er_ckpt_check_fence(const char *dir, uint64_t generation, struct er_error *err);
