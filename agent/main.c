@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "agent/dry_run.h"
 #include "agent/exit_codes.h"
 #include "base/log.h"
 
@@ -39,20 +40,16 @@ static void set_up_log(const struct er_config *config)
     er_log_setup(&opts);
 }
 
+static void tell_warnings(const struct er_config *config)
+{
+    for (size_t i = 0; i < config->warnings.n; i++)
+        er_log(ER_LOG_WARNING, config->warnings.items[i]);
+}
+
 static int fail(int code, const struct er_error *err)
 {
     fprintf(stderr, "elastic-run: %s\n", err->text);
     return code;
-}
-
-static int print_plan(const struct er_config *config)
-{
-    printf("job '%s': %u worker%s on this node, run in '%s':", config->name, config->nproc,
-           config->nproc == 1 ? "" : "s", config->workdir);
-    for (size_t i = 0; i < config->command.n; i++)
-        printf(" %s", config->command.items[i]);
-    printf("\n");
-    return 0;
 }
 
 static int run_mode(const struct er_config *config, struct er_guard *guard, int argc, char **argv)
@@ -64,10 +61,10 @@ static int run_mode(const struct er_config *config, struct er_guard *guard, int 
     case ER_MODE_RUN:
         return er_agent_run(config, guard, argc, argv, environ);
     case ER_MODE_CHECK:
-        printf("ok\n");
+        rc = er_config_check(config, environ, &err);
         break;
     case ER_MODE_DRY_RUN:
-        rc = print_plan(config);
+        rc = er_dry_run_print(config, environ, &err);
         break;
     case ER_MODE_PRINT_CONFIG:
         rc = er_config_print(config, &err);
@@ -102,6 +99,7 @@ int main(int argc, char **argv)
     if (er_config_load(&config, argc, argv, environ, &err))
         return fail(er_config_exit_code(&err), &err);
     set_up_log(config);
+    tell_warnings(config);
     code = run_mode(config, &guard, argc, argv);
     er_config_free(config);
     return code;
