@@ -20,7 +20,7 @@ extern "C" {
 #define ER_PRINTF(fmt_index, first)
 #endif
 
-#define ER_ERROR_TEXT_MAX 1024
+#define ER_ERROR_TEXT_MAX 4096 /* twenty findings of a job spec fit */
 
 /* Own codes, outside errno's range. X(name, value, text) */
 #define ER_ERROR_CODES(X)                                                                          \
