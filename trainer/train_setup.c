@@ -14,7 +14,8 @@
 /* The list of checkpoints passed over is one message to the agent; what does not fit is not listed.
  */
 #define SKIPPED_MAX_BYTES (32 * 1024)
-#define SKIPPED_ONE_BYTES (6 * ER_ERROR_TEXT_MAX + 64) /* every character escaped */
+#define SKIPPED_WHY_BYTES 512
+#define SKIPPED_ONE_BYTES (6 * SKIPPED_WHY_BYTES + 64) /* every character escaped */
 
 /* ---- options ---- */
 
@@ -126,7 +127,7 @@ static void note_skipped(void *user, uint64_t step, const char *why)
         return;
     er_buf_printf(&skipped->json,
                   "%s{\"step\": %" PRIu64 ", \"why\": ", skipped->json.len > 0 ? ", " : "", step);
-    er_json_quote(&skipped->json, why, strnlen(why, ER_ERROR_TEXT_MAX));
+    er_json_quote(&skipped->json, why, strnlen(why, SKIPPED_WHY_BYTES));
     er_buf_add_str(&skipped->json, "}");
 }
 
