@@ -98,6 +98,17 @@ static inline bool case_has(const struct agent_case *c, const char *file)
     return access(case_path(c, file), F_OK) == 0;
 }
 
+/* Output of a program as comment lines of the report. */
+static inline void case_note(const char *text)
+{
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+
+        er_tap_note("%.*s", (int)n, text);
+        text += n + (text[n] == '\n');
+    }
+}
+
 static inline bool process_gone(void *user)
 {
     pid_t pid = *(pid_t *)user;

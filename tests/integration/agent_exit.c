@@ -11,7 +11,7 @@ static void check_code(const char *const args[], int code, const char *in_summar
     er_tap_check(case_run(&c, args) == code);
     if (in_summary)
         ERR_HAS(&c, in_summary);
-    er_tap_note("%s", er_test_err(&c.p));
+    case_note(er_test_err(&c.p));
     case_end(&c);
 }
 

@@ -9,7 +9,7 @@ static bool file_is(const struct agent_case *c, const char *file, const char *te
     bool same = found && strcmp(found, text) == 0;
 
     if (!same)
-        er_tap_note("%s: %s", file, found ? found : "(missing)");
+        case_note(found ? found : "(missing)");
     free(found);
     return same;
 }

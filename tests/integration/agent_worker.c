@@ -342,8 +342,7 @@ static void run_workers(const char *n, const char *worker, int code, const char 
     case_begin(&c);
     er_tap_check(case_run(&c, ARGS("--nproc-per-node", n, self, "--worker", worker)) == code);
     er_tap_check(strstr(er_test_err(&c.p), in_summary) != NULL);
-    if (er_test_err(&c.p)[0])
-        er_tap_note("%s", er_test_err(&c.p));
+    case_note(er_test_err(&c.p));
     case_end(&c);
 }
 
@@ -428,7 +427,7 @@ static void recovery_is_timed_to_the_first_step(void)
     snprintf(command, sizeof(command), "[\"%s\", --worker, recovers]", self);
     snprintf(text, sizeof(text), "nproc_per_node: 2\nlog: {dir: %s/logs}\n", c.dir);
     er_tap_check(case_run_job(&c, case_job(&c, command, text)) == 0);
-    er_tap_note("%s", er_test_err(&c.p));
+    case_note(er_test_err(&c.p));
     json_t *e = find_event(&c, "recovered"), *loaded = find_event(&c, "checkpoint_loaded");
 
     er_tap_require(e && loaded);
@@ -503,7 +502,7 @@ static void no_descriptor_leaks_into_workers(void)
     for (const char *at = er_test_out(&c.p); (at = strchr(at, '\n')); at++)
         lines++;
     er_tap_check(lines == 5);
-    er_tap_note("%s", er_test_out(&c.p));
+    case_note(er_test_out(&c.p));
     case_end(&c);
 }
 
@@ -561,7 +560,7 @@ static void status_shows_the_running_job(void)
     er_test_write_file(case_path(&c, "go"), "");
     er_tap_check(case_finish(&c) == 6);
     er_tap_check(er_test_wait_exit(&ctl, ER_TEST_DEADLINE_MS));
-    er_tap_note("%s%s", er_test_out(&ctl), er_test_err(&ctl));
+    case_note(er_test_err(&ctl));
     er_test_done(&ctl);
     er_tap_check(
         er_test_run(&ctl, ARGS(bin, "--job", c.name, "status"), NULL, ER_TEST_DEADLINE_MS) == 66);
