@@ -78,7 +78,7 @@ static void ring_bell(struct host *h)
         syscall(SYS_futex, &h->bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* The agent's word that this generation is over. */
+/* The agent says that this generation is over. */
 static bool told_to_stop(const struct er_comm *comm)
 {
     uint64_t word;
@@ -86,7 +86,7 @@ static bool told_to_stop(const struct er_comm *comm)
     if (!comm->page)
         return false;
     word = atomic_load_explicit(&comm->page->to_worker.word, memory_order_acquire);
-    return (word & 0xff) == ER_NOTICE_STOP && word >> 8 >= comm->generation;
+    return (word & 0xff) == ER_NOTICE_STOP && word >> 8 == comm->generation;
 }
 
 /* ---- failures ---- */

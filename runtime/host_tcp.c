@@ -14,9 +14,9 @@
 #include "runtime/host_algo.h"
 
 enum {
-    RING_BYTES = 256 << 10, /* per peer */
+    RING_BYTES = 512 << 10, /* per peer */
     GRAIN_BYTES = 16 << 10, /* reduced at once, unless it is the end */
-    CALL_BYTES = 512 << 10, /* per system call, so that a step stays short */
+    CALL_BYTES = 256 << 10, /* per system call, so that a step stays short */
     DESC_BYTES = sizeof(struct er_op_desc)
 };
 
