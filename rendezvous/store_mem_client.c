@@ -394,7 +394,8 @@ static int client_revoke(struct er_store *store, uint64_t id, er_store_lease_fn 
         return answer_lease(c, -ENOTCONN, NULL, id, done, user);
     if (!lease)
         return answer_lease(c, -ENOENT, NULL, id, done, user);
-    lease->keeper = NULL; /* on purpose: not "lost" */
+    if (lease->keeper == c)
+        lease->keeper = NULL; /* on purpose: not "lost" */
     mem_lease_end(c->store, lease);
     return answer_lease(c, 0, NULL, id, done, user);
 }

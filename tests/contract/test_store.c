@@ -1,0 +1,537 @@
+/*
+ * What every store must do, whoever implements the port. Cases run against each factory; a store
+ * joins by adding a factory and one line to `factories`.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "rendezvous/store_mem.h"
+#include "tests/lib/tap.h"
+
+struct factory {
+    const char *name;
+    /* A fresh store, or a fresh prefix of one, seen by two clients. */
+    void (*open)(struct er_store *ret_clients[2]);
+    void (*close)(struct er_store *clients[2]);
+    uint64_t (*now_us)(void);
+    /* Nothing to dispatch: let time pass, at most until `until_us`. */
+    void (*idle)(struct er_store *clients[2], uint64_t until_us);
+    uint64_t ttl_us; /* shortest lease it grants */
+};
+
+static const struct factory *the;
+static struct er_store *client[2];
+
+/* ---- the embedded store ---- */
+
+static uint64_t virtual_us;
+
+static void mem_open(struct er_store *ret_clients[2])
+{
+    er_tap_require(er_store_mem_new(&ret_clients[0], NULL) == 0);
+    er_tap_require(er_store_mem_client(ret_clients[0], &ret_clients[1], NULL) == 0);
+}
+
+static void mem_close(struct er_store *clients[2])
+{
+    clients[0]->ops->free(clients[0]);
+    if (clients[1])
+        clients[1]->ops->free(clients[1]);
+}
+
+static uint64_t mem_now(void)
+{
+    return virtual_us;
+}
+
+static void mem_idle(struct er_store *clients[2], uint64_t until_us)
+{
+    uint64_t at = clients[0]->ops->deadline(clients[0]);
+
+    at = at < until_us ? at : until_us;
+    virtual_us = at > virtual_us ? at : virtual_us;
+}
+
+static const struct factory factories[] = {
+    {"mem", mem_open, mem_close, mem_now, mem_idle, 1000000},
+};
+
+/* ---- waiting for answers ---- */
+
+#define KVS_MAX 16
+
+struct answer {
+    unsigned n;
+    int rc;
+    bool succeeded;
+    uint64_t revision, lease, ttl_us;
+    size_t kv_n, range_count, range_n[KVS_MAX];
+    char key[KVS_MAX][64], value[KVS_MAX][64];
+    uint64_t create_rev[KVS_MAX], mod_rev[KVS_MAX], kv_lease[KVS_MAX];
+};
+
+struct changes {
+    unsigned calls, n, stale;
+    enum er_store_event_kind kind[KVS_MAX];
+    char key[KVS_MAX][64], value[KVS_MAX][64];
+    uint64_t revision[KVS_MAX];
+};
+
+static void copy(char ret[64], struct er_bytes b)
+{
+    snprintf(ret, 64, "%.*s", (int)b.len, b.len ? (const char *)b.data : "");
+}
+
+static void on_txn(void *user, int rc, const struct er_store_reply *r)
+{
+    struct answer *a = user;
+
+    a->n++;
+    a->rc = rc;
+    er_tap_check((rc == 0) == (r != NULL));
+    if (!r)
+        return;
+    a->succeeded = r->succeeded;
+    a->revision = r->revision;
+    a->range_count = r->range_count;
+    for (size_t i = 0; i < r->range_count && i < KVS_MAX; i++)
+        a->range_n[i] = r->range_n[i];
+    a->kv_n = r->kv_n;
+    for (size_t i = 0; i < r->kv_n && i < KVS_MAX; i++) {
+        copy(a->key[i], r->kvs[i].key);
+        copy(a->value[i], r->kvs[i].value);
+        a->create_rev[i] = r->kvs[i].create_rev;
+        a->mod_rev[i] = r->kvs[i].mod_rev;
+        a->kv_lease[i] = r->kvs[i].lease;
+    }
+}
+
+static void on_lease(void *user, int rc, uint64_t lease, uint64_t ttl_us)
+{
+    struct answer *a = user;
+
+    a->n++;
+    a->rc = rc;
+    a->lease = lease;
+    a->ttl_us = ttl_us;
+}
+
+static void on_watch(void *user, int rc, const struct er_store_event *events, size_t n,
+                     uint64_t revision)
+{
+    struct changes *c = user;
+
+    c->calls++;
+    c->stale += rc == ER_E_STALE;
+    for (size_t i = 0; i < n && c->n < KVS_MAX; i++, c->n++) {
+        c->kind[c->n] = events[i].kind;
+        copy(c->key[c->n], events[i].kv.key);
+        copy(c->value[c->n], events[i].kv.value);
+        c->revision[c->n] = revision;
+        er_tap_check(events[i].kv.mod_rev == revision);
+    }
+}
+
+/* Dispatch both clients until `*n` reaches `want`, at most `us`. */
+static bool wait_n(const unsigned *n, unsigned want, uint64_t us)
+{
+    uint64_t until = the->now_us() + us;
+
+    for (;;) {
+        for (int i = 0; i < 2; i++) {
+            if (client[i])
+                client[i]->ops->dispatch(client[i], the->now_us());
+        }
+        if (*n >= want)
+            return true;
+        if (the->now_us() >= until)
+            return false;
+        the->idle(client, until);
+    }
+}
+
+#define LONG_US (20 * ER_US_PER_S)
+
+static struct er_bytes b(const char *text)
+{
+    return (struct er_bytes){text, strlen(text)};
+}
+
+static struct er_store_op put(const char *key, const char *value, uint64_t lease)
+{
+    return (struct er_store_op){
+        .kind = ER_OP_PUT, .key = b(key), .value = b(value), .lease = lease};
+}
+
+static struct er_store_op get(const char *key, bool prefix)
+{
+    return (struct er_store_op){.kind = ER_OP_RANGE, .key = b(key), .prefix = prefix};
+}
+
+static struct er_store_op del(const char *key, bool prefix)
+{
+    return (struct er_store_op){.kind = ER_OP_DELETE, .key = b(key), .prefix = prefix};
+}
+
+static struct answer txn(const struct er_store_cmp *cmps, size_t cmp_n,
+                         const struct er_store_op *then_ops, size_t then_n,
+                         const struct er_store_op *else_ops, size_t else_n)
+{
+    struct er_store_txn t = {cmps, cmp_n, then_ops, then_n, else_ops, else_n};
+    struct answer a = {0};
+
+    er_tap_require(client[0]->ops->txn(client[0], &t, on_txn, &a) == 0);
+    er_tap_check(a.n == 0); /* never from inside the call */
+    er_tap_require(wait_n(&a.n, 1, LONG_US));
+    return a;
+}
+
+static struct answer do_put(const char *key, const char *value, uint64_t lease)
+{
+    struct er_store_op op = put(key, value, lease);
+
+    return txn(NULL, 0, &op, 1, NULL, 0);
+}
+
+static struct answer do_get(const char *key, bool prefix)
+{
+    struct er_store_op op = get(key, prefix);
+
+    return txn(NULL, 0, &op, 1, NULL, 0);
+}
+
+static bool holds(struct er_store_cmp cmp)
+{
+    return txn(&cmp, 1, NULL, 0, NULL, 0).succeeded;
+}
+
+static struct answer grant(uint64_t id)
+{
+    struct answer a = {0};
+
+    er_tap_require(client[0]->ops->lease_grant(client[0], id, the->ttl_us, on_lease, &a) == 0);
+    er_tap_require(wait_n(&a.n, 1, LONG_US));
+    return a;
+}
+
+/* ---- cases ---- */
+
+static void put_then_range(void)
+{
+    struct answer p = do_put("k", "v", 0), g = do_get("k", false), none = do_get("absent", false);
+
+    er_tap_check(p.rc == 0 && p.succeeded);
+    er_tap_check(g.kv_n == 1 && strcmp(g.value[0], "v") == 0 && g.mod_rev[0] == p.revision);
+    er_tap_check(none.rc == 0 && none.range_count == 1 && none.range_n[0] == 0);
+}
+
+static void revisions_create_and_modify(void)
+{
+    uint64_t first = do_put("k", "1", 0).revision, second = do_put("k", "2", 0).revision;
+    struct answer g = do_get("k", false);
+
+    er_tap_check(second > first);
+    er_tap_check(g.create_rev[0] == first && g.mod_rev[0] == second);
+    er_tap_check(do_get("k", false).revision == second); /* reading takes none */
+}
+
+static void compares_of_revisions_and_values(void)
+{
+    uint64_t rev = do_put("k", "m", 0).revision;
+
+    er_tap_check(holds((struct er_store_cmp){.target = ER_CMP_CREATE, .key = b("k"), .rev = rev}));
+    er_tap_check(holds((struct er_store_cmp){.target = ER_CMP_CREATE, .key = b("no"), .rev = 0}));
+    er_tap_check(!holds((struct er_store_cmp){.target = ER_CMP_CREATE, .key = b("k"), .rev = 0}));
+    er_tap_check(holds((struct er_store_cmp){.target = ER_CMP_MOD, .key = b("no"), .rev = 0}));
+    er_tap_check(holds((struct er_store_cmp){
+        .target = ER_CMP_MOD, .result = ER_CMP_LESS, .key = b("k"), .rev = rev + 1}));
+    er_tap_check(holds((struct er_store_cmp){
+        .target = ER_CMP_MOD, .result = ER_CMP_GREATER, .key = b("k"), .rev = rev - 1}));
+    er_tap_check(
+        holds((struct er_store_cmp){.target = ER_CMP_VALUE, .key = b("k"), .value = b("m")}));
+    er_tap_check(holds((struct er_store_cmp){
+        .target = ER_CMP_VALUE, .result = ER_CMP_NOT_EQUAL, .key = b("k"), .value = b("x")}));
+}
+
+static void value_of_a_missing_key_compares_false(void)
+{
+    er_tap_check(
+        !holds((struct er_store_cmp){.target = ER_CMP_VALUE, .key = b("no"), .value = b("")}));
+    er_tap_check(!holds((struct er_store_cmp){
+        .target = ER_CMP_VALUE, .result = ER_CMP_NOT_EQUAL, .key = b("no"), .value = b("x")}));
+}
+
+static void prefix_compare_is_about_every_key(void)
+{
+    struct er_store_cmp empty = {.target = ER_CMP_CREATE, .key = b("p/"), .prefix = true};
+    struct er_store_cmp old = {
+        .target = ER_CMP_MOD, .result = ER_CMP_LESS, .key = b("p/"), .prefix = true};
+    uint64_t rev;
+
+    er_tap_check(holds(empty));
+    rev = do_put("p/a", "1", 0).revision;
+    er_tap_check(!holds(empty));
+    old.rev = rev + 1;
+    er_tap_check(holds(old));
+    do_put("p/b", "1", 0);
+    er_tap_check(!holds(old));
+}
+
+static void a_branch_is_taken_whole(void)
+{
+    struct er_store_cmp cmp = {.target = ER_CMP_CREATE, .key = b("k"), .rev = 0};
+    struct er_store_op then_ops[] = {put("k", "1", 0), put("l", "2", 0), get("k", false)};
+    struct er_store_op else_ops[] = {get("l", false), get("no", false), get("k", false)};
+    struct answer a = txn(&cmp, 1, then_ops, 3, else_ops, 3);
+
+    er_tap_check(a.succeeded && a.range_count == 1 && strcmp(a.value[0], "1") == 0);
+    er_tap_check(a.mod_rev[0] == a.revision);
+    a = txn(&cmp, 1, then_ops, 3, else_ops, 3);
+    er_tap_check(!a.succeeded && a.range_count == 3 && a.kv_n == 2);
+    er_tap_check(a.range_n[0] == 1 && a.range_n[1] == 0 && a.range_n[2] == 1);
+    er_tap_check(strcmp(a.value[0], "2") == 0 && strcmp(a.value[1], "1") == 0);
+}
+
+static void ranges_are_sorted_and_prefixes_exact(void)
+{
+    struct answer a;
+
+    do_put("p/b", "2", 0);
+    do_put("p/a", "1", 0);
+    do_put("p", "0", 0);
+    do_put("q", "3", 0);
+    a = do_get("p/", true);
+    er_tap_check(a.kv_n == 2 && strcmp(a.key[0], "p/a") == 0 && strcmp(a.key[1], "p/b") == 0);
+}
+
+static void deletes_take_a_key_or_a_prefix(void)
+{
+    struct er_store_op one = del("p/a", false), all = del("p/", true);
+
+    do_put("p/a", "1", 0);
+    do_put("p/b", "1", 0);
+    do_put("p/c", "1", 0);
+    txn(NULL, 0, &one, 1, NULL, 0);
+    er_tap_check(do_get("p/", true).kv_n == 2);
+    txn(NULL, 0, &all, 1, NULL, 0);
+    er_tap_check(do_get("p/", true).kv_n == 0);
+}
+
+static void too_many_operations_are_refused(void)
+{
+    static char keys[ER_STORE_TXN_OPS_MAX + 1][16];
+    struct er_store_op ops[ER_STORE_TXN_OPS_MAX + 1];
+
+    for (int i = 0; i <= ER_STORE_TXN_OPS_MAX; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "k%d", i);
+        ops[i] = put(keys[i], "v", 0);
+    }
+    er_tap_check(txn(NULL, 0, ops, ER_STORE_TXN_OPS_MAX + 1, NULL, 0).rc < 0);
+    er_tap_check(do_get("k0", false).kv_n == 0);
+    er_tap_check(txn(NULL, 0, ops, ER_STORE_TXN_OPS_MAX, NULL, 0).succeeded);
+}
+
+static void the_same_key_twice_is_refused(void)
+{
+    struct er_store_op ops[] = {put("k", "1", 0), put("k", "2", 0)};
+
+    er_tap_check(txn(NULL, 0, ops, 2, NULL, 0).rc < 0);
+    er_tap_check(do_get("k", false).kv_n == 0);
+}
+
+static void a_lease_id_is_granted_once(void)
+{
+    struct answer a = grant(0x1234);
+
+    er_tap_check(a.rc == 0 && a.lease == 0x1234 && a.ttl_us >= the->ttl_us);
+    er_tap_check(grant(0x1234).rc == -EEXIST);
+}
+
+static void a_lease_that_nobody_keeps_ends(void)
+{
+    struct changes c = {0};
+    uint64_t id;
+
+    grant(0x10);
+    do_put("k", "v", 0x10);
+    er_tap_check(do_get("k", false).kv_lease[0] == 0x10);
+    er_tap_require(client[1]->ops->watch(client[1], b("k"), false, 0, on_watch, &c, &id) == 0);
+    er_tap_check(wait_n(&c.n, 1, LONG_US));
+    er_tap_check(c.kind[0] == ER_STORE_DELETE);
+}
+
+static void a_kept_lease_stays(void)
+{
+    struct answer lost = {0};
+
+    grant(0x11);
+    er_tap_require(client[0]->ops->lease_keep(client[0], 0x11, on_lease, &lost) == 0);
+    do_put("k", "v", 0x11);
+    er_tap_check(!wait_n(&lost.n, 1, 3 * the->ttl_us));
+    er_tap_check(do_get("k", false).kv_n == 1);
+}
+
+static void revoke_deletes_all_its_keys_in_one_revision(void)
+{
+    struct changes c = {0};
+    struct answer a = {0};
+    uint64_t id;
+
+    grant(0x12);
+    do_put("k/1", "v", 0x12);
+    do_put("k/2", "v", 0x12);
+    do_put("k/3", "v", 0);
+    er_tap_require(client[1]->ops->watch(client[1], b("k/"), true, 0, on_watch, &c, &id) == 0);
+    er_tap_require(client[0]->ops->lease_revoke(client[0], 0x12, on_lease, &a) == 0);
+    er_tap_check(wait_n(&a.n, 1, LONG_US) && a.rc == 0);
+    er_tap_check(wait_n(&c.n, 2, LONG_US));
+    er_tap_check(c.calls == 1 && c.revision[0] == c.revision[1]);
+    er_tap_check(do_get("k/", true).kv_n == 1);
+    a.n = 0;
+    er_tap_require(client[0]->ops->lease_revoke(client[0], 0x12, on_lease, &a) == 0);
+    er_tap_check(wait_n(&a.n, 1, LONG_US) && a.rc == -ENOENT);
+}
+
+static void a_keeper_hears_that_its_lease_was_revoked_elsewhere(void)
+{
+    struct answer lost = {0}, a = {0};
+
+    grant(0x13);
+    er_tap_require(client[0]->ops->lease_keep(client[0], 0x13, on_lease, &lost) == 0);
+    er_tap_require(client[1]->ops->lease_revoke(client[1], 0x13, on_lease, &a) == 0);
+    er_tap_check(wait_n(&lost.n, 1, LONG_US));
+    er_tap_check(lost.lease == 0x13);
+}
+
+static void a_put_under_a_dead_lease_applies_nothing(void)
+{
+    struct er_store_op ops[] = {put("k", "1", 0), put("l", "2", 0x99)};
+    struct er_store_cmp never = {.target = ER_CMP_CREATE, .key = b("k"), .rev = 77777};
+
+    er_tap_check(txn(NULL, 0, ops, 2, NULL, 0).rc < 0);
+    er_tap_check(do_get("k", false).kv_n == 0);
+    er_tap_check(txn(&never, 1, ops, 2, NULL, 0).rc == 0); /* in a branch not taken: no matter */
+}
+
+static void a_put_can_move_a_key_to_another_lease(void)
+{
+    struct answer a = {0};
+    uint64_t created;
+
+    grant(0x14);
+    grant(0x15);
+    created = do_put("k", "1", 0x14).revision;
+    do_put("k", "2", 0x15);
+    er_tap_require(client[0]->ops->lease_revoke(client[0], 0x14, on_lease, &a) == 0);
+    er_tap_check(wait_n(&a.n, 1, LONG_US));
+    er_tap_check(do_get("k", false).create_rev[0] == created);
+}
+
+static void a_watch_replays_from_its_revision(void)
+{
+    struct er_store_op both[] = {put("w/a", "3", 0), put("w/b", "4", 0)};
+    struct changes c = {0};
+    struct er_store_op gone = del("w/a", false);
+    uint64_t first = do_put("w/a", "1", 0).revision, id;
+
+    do_put("w/a", "2", 0);
+    do_put("other", "x", 0);
+    txn(NULL, 0, both, 2, NULL, 0);
+    txn(NULL, 0, &gone, 1, NULL, 0);
+    er_tap_require(client[1]->ops->watch(client[1], b("w/"), true, first + 1, on_watch, &c, &id) ==
+                   0);
+    er_tap_check(wait_n(&c.n, 4, LONG_US));
+    er_tap_check(c.calls == 3 && strcmp(c.value[0], "2") == 0);
+    er_tap_check(c.revision[1] == c.revision[2]);
+    er_tap_check(c.kind[3] == ER_STORE_DELETE && strcmp(c.key[3], "w/a") == 0);
+}
+
+static void a_watch_of_one_key_sees_the_other_clients_writes(void)
+{
+    struct changes c = {0};
+    uint64_t id;
+
+    er_tap_require(client[1]->ops->watch(client[1], b("k"), false, 0, on_watch, &c, &id) == 0);
+    do_put("kk", "no", 0);
+    do_put("k", "yes", 0);
+    er_tap_check(wait_n(&c.n, 1, LONG_US));
+    er_tap_check(c.n == 1 && strcmp(c.value[0], "yes") == 0);
+}
+
+static void a_closed_watch_is_silent(void)
+{
+    struct changes c = {0}, other = {0};
+    uint64_t id, second;
+
+    er_tap_require(client[1]->ops->watch(client[1], b("k"), false, 0, on_watch, &c, &id) == 0);
+    er_tap_require(client[1]->ops->watch(client[1], b("k"), false, 0, on_watch, &other, &second) ==
+                   0);
+    er_tap_check(id != 0 && id != second);
+    client[1]->ops->unwatch(client[1], id);
+    do_put("k", "v", 0);
+    er_tap_check(wait_n(&other.n, 1, LONG_US));
+    er_tap_check(c.calls == 0);
+}
+
+static void answers_come_in_the_order_of_the_requests(void)
+{
+    struct er_store_op one = put("k", "1", 0), two = put("k", "2", 0);
+    struct er_store_txn t1 = {.then_ops = &one, .then_n = 1}, t2 = {.then_ops = &two, .then_n = 1};
+    struct answer a1 = {0}, a2 = {0};
+
+    er_tap_require(client[0]->ops->txn(client[0], &t1, on_txn, &a1) == 0);
+    er_tap_require(client[0]->ops->txn(client[0], &t2, on_txn, &a2) == 0);
+    er_tap_check(wait_n(&a2.n, 1, LONG_US));
+    er_tap_check(a1.n == 1 && a2.revision > a1.revision);
+    er_tap_check(strcmp(do_get("k", false).value[0], "2") == 0);
+}
+
+/* ---- every case against every store ---- */
+
+#define CASES(X)                                                                                   \
+    X(put_then_range)                                                                              \
+    X(revisions_create_and_modify)                                                                 \
+    X(compares_of_revisions_and_values)                                                            \
+    X(value_of_a_missing_key_compares_false)                                                       \
+    X(prefix_compare_is_about_every_key)                                                           \
+    X(a_branch_is_taken_whole)                                                                     \
+    X(ranges_are_sorted_and_prefixes_exact)                                                        \
+    X(deletes_take_a_key_or_a_prefix)                                                              \
+    X(too_many_operations_are_refused)                                                             \
+    X(the_same_key_twice_is_refused)                                                               \
+    X(a_lease_id_is_granted_once)                                                                  \
+    X(a_lease_that_nobody_keeps_ends)                                                              \
+    X(a_kept_lease_stays)                                                                          \
+    X(revoke_deletes_all_its_keys_in_one_revision)                                                 \
+    X(a_keeper_hears_that_its_lease_was_revoked_elsewhere)                                         \
+    X(a_put_under_a_dead_lease_applies_nothing)                                                    \
+    X(a_put_can_move_a_key_to_another_lease)                                                       \
+    X(a_watch_replays_from_its_revision)                                                           \
+    X(a_watch_of_one_key_sees_the_other_clients_writes)                                            \
+    X(a_closed_watch_is_silent)                                                                    \
+    X(answers_come_in_the_order_of_the_requests)
+
+static void run_case(const struct factory *factory, void (*body)(void))
+{
+    the = factory;
+    the->open(client);
+    body();
+    the->close(client);
+}
+
+#define FACTORY_CASE(name)                                                                         \
+    static void mem_##name(void)                                                                   \
+    {                                                                                              \
+        run_case(&factories[0], name);                                                             \
+    }
+CASES(FACTORY_CASE)
+
+int main(int argc, char **argv)
+{
+#define CASE_LINE(name) {"mem_" #name, mem_##name, 0},
+    static const struct er_tap_case cases[] = {CASES(CASE_LINE)};
+
+    return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
