@@ -18,8 +18,8 @@ void er_barriers_free(struct er_barriers *barriers);
 /* A new generation on this node; whoever still waits in the old one is answered ER_E_STALE. */
 void er_barriers_begin(struct er_barriers *barriers, const struct er_assignment *a);
 
-/* `name` has at most 207 bytes. Takes over the request: it is answered 0, -ETIMEDOUT, ER_E_STALE, ER_E_LIMIT (too many names) or
- * -EALREADY (this rank waits there already). */
+/* `name` has at most 207 bytes. Takes over the request: it is answered 0, -ETIMEDOUT, ER_E_STALE,
+ * ER_E_LIMIT (too many names) or -EALREADY (this rank waits there already). */
 void er_barriers_arrive(struct er_barriers *barriers, struct er_ctlconn *conn, uint32_t seq,
                         int local_rank, const char *name, uint64_t deadline_us);
 

@@ -20,8 +20,9 @@
     X(SPAWNING, "spawning")                                                                        \
     X(UP, "up")                                                                                    \
     X(READY, "ready")                                                                              \
-    X(STOPPING, "stopping") X(KILLING, "killing") X(EXITED, "exite"                                \
-                                                            "d")
+    X(STOPPING, "stopping")                                                                        \
+    X(KILLING, "killing") X(EXITED, "exite"                                                        \
+                                    "d")
 enum er_worker_state {
 #define ER_WORKER_STATE_ENUM(name, text) ER_WORKER_##name,
     ER_WORKER_STATES(ER_WORKER_STATE_ENUM)

@@ -110,6 +110,52 @@ static void fatal_code_is_not_restarted(void)
     case_end(&c);
 }
 
+/* A port that somebody holds costs no restart at first, and is not tried for ever. */
+static void failed_bind_costs_no_restart_at_first(void)
+{
+    struct agent_case c = {0};
+
+    case_begin(&c);
+    er_tap_check(case_run(&c, ARGS(SH("echo x >> $CASE/starts; echo '{\"message\": \"bind: Address "
+                                      "already in use\"}' > $TORCHELASTIC_ERROR_FILE; exit 8"))) ==
+                 8);
+    char *starts = er_test_read_file(case_path(&c, "starts"));
+
+    er_tap_check(starts && strcmp(starts, "x\nx\nx\nx\n") == 0);
+    free(starts);
+    case_end(&c);
+}
+
+static void hangup_is_ignored_under_nohup(void)
+{
+    struct agent_case c = {0};
+
+    case_begin(&c);
+    signal(SIGHUP, SIG_IGN); /* as nohup(1) does */
+    case_start(&c, ARGS(SH("echo up; while [ ! -e $CASE/go ]; do sleep 0.05; done")));
+    er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
+    kill(c.p.pid, SIGHUP);
+    kill(c.p.pid, SIGUSR2); /* comes after it: when this is told, the other has been ignored */
+    er_tap_check(er_test_wait_err(&c.p, "signal ignored", ER_TEST_DEADLINE_MS));
+    er_test_write_file(case_path(&c, "go"), "");
+    er_tap_check(case_finish(&c) == 0);
+    case_end(&c);
+}
+
+static void limit_of_descriptors_is_71(void)
+{
+    struct agent_case c = {0};
+
+    case_begin(&c);
+    er_tap_check(
+        er_test_run(&c.p,
+                    ARGS("sh", "-c", "ulimit -n 60; exec \"$0\" --nproc-per-node 64 sleep 100",
+                         er_test_bin("elastic-run")),
+                    NULL, ER_TEST_DEADLINE_MS) == 71);
+    ERR_HAS(&c, "outcome=error");
+    case_end(&c);
+}
+
 static void stopped_by(int sig, int code)
 {
     struct agent_case c = {0};
@@ -280,6 +326,9 @@ int main(int argc, char **argv)
         {"failure_is_restarted_within_the_budget", failure_is_restarted_within_the_budget, 0},
         {"spent_budget_keeps_the_workers_code", spent_budget_keeps_the_workers_code, 0},
         {"fatal_code_is_not_restarted", fatal_code_is_not_restarted, 0},
+        {"failed_bind_costs_no_restart_at_first", failed_bind_costs_no_restart_at_first, 0},
+        {"hangup_is_ignored_under_nohup", hangup_is_ignored_under_nohup, 0},
+        {"limit_of_descriptors_is_71", limit_of_descriptors_is_71, 0},
         {"term_is_75_and_int_is_130", term_is_75_and_int_is_130, 0},
         {"worker_may_end_well_within_the_grace", worker_may_end_well_within_the_grace, 0},
         {"signal_to_guard_and_agent_counts_once", signal_to_guard_and_agent_counts_once, 0},

@@ -1,5 +1,5 @@
-/* What a worker sees and may ask for; what a bad one can do. This program is the worker too:
- * `agent_worker --worker NAME` runs the part NAME of a case. */
+/* What a worker may ask for over its control socket and page; what a bad one can do. This program
+ * is the worker too: `agent_worker --worker NAME` runs the part NAME of a case. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -443,131 +443,9 @@ static void recovery_is_timed_to_the_first_step(void)
     case_end(&c);
 }
 
-static void environment_is_complete(void)
-{
-    static const char *const WANTED[] = {"\nRANK=1\n",
-                                         "\nLOCAL_RANK=1\n",
-                                         "\nWORLD_SIZE=2\n",
-                                         "\nLOCAL_WORLD_SIZE=2\n",
-                                         "\nGROUP_RANK=0\n",
-                                         "\nGROUP_WORLD_SIZE=1\n",
-                                         "\nROLE_NAME=default\n",
-                                         "\nROLE_RANK=1\n",
-                                         "\nROLE_WORLD_SIZE=2\n",
-                                         "\nMASTER_ADDR=127.0.0.1\n",
-                                         "\nMASTER_PORT=",
-                                         "\nTORCHELASTIC_RESTART_COUNT=0\n",
-                                         "\nTORCHELASTIC_MAX_RESTARTS=0\n",
-                                         "\nTORCHELASTIC_USE_AGENT_STORE=False\n",
-                                         "\nTORCHELASTIC_ERROR_FILE=/",
-                                         "\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1\n",
-                                         "\nOMP_NUM_THREADS=1\n",
-                                         "\nELASTIC_RUN=",
-                                         "\nELASTIC_GENERATION=1\n",
-                                         "\nELASTIC_SOCKET=/",
-                                         "\nELASTIC_PAGE_FD=",
-                                         "\nELASTIC_CHECKPOINT_DIR=\n"};
-    struct agent_case c = {0};
-    char job[100];
-
-    case_begin(&c);
-    unsetenv("OMP_NUM_THREADS");
-    setenv("NOTIFY_SOCKET", "/x", 1);
-    setenv("WATCHDOG_USEC", "1", 1);
-    er_tap_check(case_run(&c, ARGS("--nproc-per-node", "2", SH("[ $RANK = 0 ] || env"))) == 0);
-    for (size_t i = 0; i < sizeof(WANTED) / sizeof(WANTED[0]); i++) {
-        if (!er_tap_check(strstr(er_test_out(&c.p), WANTED[i]) != NULL))
-            er_tap_note("missing: %s", WANTED[i]);
-    }
-    snprintf(job, sizeof(job), "\nTORCHELASTIC_RUN_ID=%s\n", c.name);
-    er_tap_check(strstr(er_test_out(&c.p), job) != NULL);
-    er_tap_check(strstr(er_test_out(&c.p), "NOTIFY_SOCKET") == NULL);
-    er_tap_check(strstr(er_test_out(&c.p), "WATCHDOG_USEC") == NULL);
-    case_end(&c);
-}
-
-/* 0, 1, 2, the page, and the one that ls itself opens. */
-static void no_descriptor_leaks_into_workers(void)
-{
-    struct agent_case c = {0};
-    unsigned lines = 0;
-
-    case_begin(&c);
-    int leak = open("/dev/null", O_RDONLY); /* our caller's own, without close-on-exec */
-
-    er_tap_require(leak > 2);
-    er_tap_check(case_run(&c, ARGS("--nproc-per-node", "8",
-                                   SH("[ $RANK = 7 ] || exit 0; "
-                                      "exec ls /proc/self/fd"))) == 0);
-    for (const char *at = er_test_out(&c.p); (at = strchr(at, '\n')); at++)
-        lines++;
-    er_tap_check(lines == 5);
-    case_note(er_test_out(&c.p));
-    case_end(&c);
-}
-
-static void stdin_is_empty_without_a_terminal(void)
-{
-    struct agent_case c = {0};
-
-    case_begin(&c);
-    er_tap_check(case_run(&c, ARGS(SH("readlink /proc/self/fd/0; read x || echo eof"))) == 0);
-    er_tap_check(strcmp(er_test_out(&c.p), "/dev/null\neof\n") == 0);
-    case_end(&c);
-}
-
 static void sixty_four_workers_start_and_meet(void)
 {
     run_workers("64", "world", 0, "");
-}
-
-static void worker_leads_its_session(void)
-{
-    struct agent_case c = {0};
-
-    case_begin(&c);
-    er_tap_check(case_run(&c, ARGS("--nproc-per-node", "2",
-                                   SH("[ $(ps -o sid= -p $$) = $$ ] || [ $(cut -d' ' -f6 "
-                                      "/proc/$$/stat) = $$ ]"))) == 0);
-    case_end(&c);
-}
-
-static void status_shows_the_running_job(void)
-{
-    struct agent_case c = {0};
-    struct er_test_proc ctl;
-    const char *bin = er_test_bin("elastic-ctl");
-    json_t *state;
-
-    case_begin(&c);
-    case_start(&c, ARGS("--nproc-per-node", "2", "--max-restarts", "2",
-                        SH("echo up; while [ ! -e $CASE/go ]; do sleep 0.05; done; exit 6")));
-    er_tap_require(er_test_wait_out(&c.p, "up\nup\n", ER_TEST_DEADLINE_MS));
-    er_tap_check(er_test_run(&ctl, ARGS(bin, "--job", c.name, "status", "--json"), NULL,
-                             ER_TEST_DEADLINE_MS) == 0);
-    state = json_loads(er_test_out(&ctl), 0, NULL);
-    er_tap_require(state != NULL);
-    er_tap_check(strcmp(json_string_value(json_object_get(state, "phase")), "running") == 0);
-    er_tap_check(json_array_size(json_object_get(state, "workers")) == 2);
-    er_tap_check(json_integer_value(json_object_get(state, "restart_max")) == 2);
-    json_decref(state);
-    er_test_done(&ctl);
-    er_tap_check(
-        er_test_run(&ctl, ARGS(bin, "--job", c.name, "status"), NULL, ER_TEST_DEADLINE_MS) == 0);
-    er_tap_check(strstr(er_test_out(&ctl), "restarts   0 of 2") != NULL);
-    er_test_done(&ctl);
-    er_test_start(&ctl, ARGS(bin, "--job", c.name, "status", "--json", "--wait"), NULL);
-    er_test_write_file(case_path(&c, "go"), "");
-    er_tap_check(case_finish(&c) == 6);
-    er_tap_check(er_test_wait_exit(&ctl, ER_TEST_DEADLINE_MS));
-    case_note(er_test_err(&ctl));
-    er_test_done(&ctl);
-    er_tap_check(
-        er_test_run(&ctl, ARGS(bin, "--job", c.name, "status"), NULL, ER_TEST_DEADLINE_MS) == 66);
-    er_test_done(&ctl);
-    er_tap_check(er_test_run(&ctl, ARGS(bin, "dance"), NULL, ER_TEST_DEADLINE_MS) == 64);
-    er_test_done(&ctl);
-    case_end(&c);
 }
 
 int main(int argc, char **argv)
@@ -581,12 +459,7 @@ int main(int argc, char **argv)
         {"worker_may_close_its_descriptors", worker_may_close_its_descriptors, 0},
         {"stop_is_told_in_the_page", stop_is_told_in_the_page, 0},
         {"recovery_is_timed_to_the_first_step", recovery_is_timed_to_the_first_step, 0},
-        {"environment_is_complete", environment_is_complete, 0},
-        {"no_descriptor_leaks_into_workers", no_descriptor_leaks_into_workers, 0},
-        {"stdin_is_empty_without_a_terminal", stdin_is_empty_without_a_terminal, 0},
         {"sixty_four_workers_start_and_meet", sixty_four_workers_start_and_meet, 0},
-        {"worker_leads_its_session", worker_leads_its_session, 0},
-        {"status_shows_the_running_job", status_shows_the_running_job, 0},
     };
 
     if (argc == 3 && strcmp(argv[1], "--worker") == 0)
