@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,197 +14,35 @@
 
 #include "base/cleanup.h"
 #include "base/hash.h"
+#include "ckpt/ckpt_internal.h"
+#include "tests/lib/ckpt_world.h"
 #include "tests/lib/tap.h"
 #include "tests/lib/tempdir.h"
 
-#define RANKS_MAX 5
-#define ROWS      37
-#define COLS      11
-#define FLAT      101
-
-/* What the ranks of one world share. */
-struct world {
-    pthread_barrier_t barrier;
-    char blobs[RANKS_MAX][1 << 16];
-    int size, commits, commit_rc;
-    char dir[ER_TEST_PATH_MAX];
-    uint64_t step;
-    float seed;
-    bool load, sharded;
-    uint32_t keep;
-};
-
-struct rank {
-    struct world *world;
-    int rank, rc;
-    float w[ROWS * COLS], b[FLAT];
-    int64_t count;
-    struct er_meta meta;
-    int skipped;
-    char why[512];
-    struct er_error err;
-};
-
-static int gather(void *user, const void *mine, size_t n, void *all, struct er_error *err)
-{
-    struct rank *r = user;
-    (void)err;
-    if (n > sizeof(r->world->blobs[0]))
-        return -EMSGSIZE;
-    memcpy(r->world->blobs[r->rank], mine, n);
-    pthread_barrier_wait(&r->world->barrier);
-    for (int i = 0; i < r->world->size; i++)
-        memcpy((char *)all + (size_t)i * n, r->world->blobs[i], n);
-    pthread_barrier_wait(&r->world->barrier);
-    return 0;
-}
-
-static int commit(void *user, const struct er_ckpt_done *done, struct er_error *err)
-{
-    struct rank *r = user;
-    r->world->commits++;
-    return r->world->commit_rc < 0 ? er_error_set(err, r->world->commit_rc, "step %llu refused",
-                                                  (unsigned long long)done->step)
-                                   : 0;
-}
-
-static void skip(void *user, uint64_t step, const char *why)
-{
-    struct rank *r = user;
-    r->skipped++;
-    snprintf(r->why, sizeof(r->why), "%llu: %.400s", (unsigned long long)step, why);
-}
-
-/* A matrix and a counter that all hold; a flat vector that all hold, or each its part of. */
-static size_t slices_of(struct rank *r, struct er_slice s[3])
-{
-    uint64_t first = 0, n = FLAT;
-    if (r->world->sharded) {
-        first = (uint64_t)(FLAT * r->rank / r->world->size);
-        n = (uint64_t)(FLAT * (r->rank + 1) / r->world->size) - first;
-    }
-    s[0] = (struct er_slice){.name = "layer.weight",
-                             .dtype = ER_CKPT_F32,
-                             .ndim = 2,
-                             .shape = {ROWS, COLS},
-                             .count = ROWS * COLS,
-                             .data = r->w,
-                             .replicated = true};
-    s[1] = (struct er_slice){.name = "flat",
-                             .dtype = ER_CKPT_F32,
-                             .ndim = 1,
-                             .shape = {FLAT},
-                             .offset = first,
-                             .count = n,
-                             .data = r->b + first,
-                             .replicated = !r->world->sharded};
-    s[2] = (struct er_slice){.name = "count",
-                             .dtype = ER_CKPT_I64,
-                             .ndim = 1,
-                             .shape = {1},
-                             .count = 1,
-                             .data = &r->count,
-                             .replicated = true};
-    return 3;
-}
-
-static void fill(struct rank *r, float seed)
-{
-    for (int i = 0; i < ROWS * COLS; i++)
-        r->w[i] = seed + (float)i;
-    for (int i = 0; i < FLAT; i++)
-        r->b[i] = seed - (float)i;
-    r->count = (int64_t)seed;
-}
-
-static void *run_rank(void *arg)
-{
-    struct rank *r = arg;
-    struct er_ckpt *ckpt = NULL;
-    struct er_slice s[3];
-    size_t n = slices_of(r, s);
-    const struct er_ckpt_group group = {
-        .rank = r->rank, .size = r->world->size, .user = r, .gather = gather, .commit = commit};
-    const struct er_ckpt_opts opts = {.keep_last = r->world->keep};
-    r->rc = er_ckpt_open(&ckpt, r->world->dir, &group, &opts, &r->err);
-    if (r->rc == 0 && r->world->load) {
-        r->rc = er_ckpt_load(ckpt, s, n, &r->meta, skip, r, &r->err);
-    } else if (r->rc == 0) {
-        fill(r, r->world->seed);
-        const struct er_meta meta = {
-            .applied = r->world->step, .generation = 1, .seed = 9, .world_size = r->world->size};
-        r->rc = er_ckpt_save(ckpt, s, n, &meta, &r->err);
-        struct er_ckpt_event event;
-        er_ckpt_poll(ckpt, &event);
-        er_tap_check(event.kind == (r->rc < 0 ? ER_CKPT_FAILED : ER_CKPT_COMMITTED) &&
-                     event.step == r->world->step);
-    }
-    er_ckpt_close(ckpt);
-    return NULL;
-}
-
-static void run_world(struct world *w, struct rank *ranks, int size)
-{
-    pthread_t threads[RANKS_MAX];
-    w->size = size;
-    w->commits = 0;
-    pthread_barrier_init(&w->barrier, NULL, (unsigned)size);
-    for (int i = 0; i < size; i++) {
-        memset(&ranks[i], 0, sizeof(ranks[i]));
-        ranks[i].world = w;
-        ranks[i].rank = i;
-        er_tap_require(pthread_create(&threads[i], NULL, run_rank, &ranks[i]) == 0);
-    }
-    for (int i = 0; i < size; i++)
-        pthread_join(threads[i], NULL);
-    pthread_barrier_destroy(&w->barrier);
-}
-
-static struct world world;
-static struct rank ranks[RANKS_MAX];
+static struct er_cw world;
+static struct er_cw_rank *const ranks = world.ranks;
 
 static int save(int size, uint64_t step, float seed)
 {
-    world.load = false;
-    world.step = step;
-    world.seed = seed;
-    run_world(&world, ranks, size);
-    for (int i = 1; i < size; i++)
-        er_tap_check(ranks[i].rc == ranks[0].rc); /* all agree */
-    return ranks[0].rc;
+    return er_cw_save(&world, size, step, seed);
 }
 
-/* The seed found in the state of every rank, or the failure. */
 static int load(int size, float *ret_seed)
 {
-    world.load = true;
-    run_world(&world, ranks, size);
-    for (int i = 0; i < size; i++) {
-        struct er_slice s[3];
-        static struct rank want;
-        er_tap_check(ranks[i].rc == ranks[0].rc);
-        if (ranks[i].rc != 0)
-            continue;
-        want = ranks[i];
-        fill(&want, (float)ranks[i].count);
-        slices_of(&ranks[i], s);
-        er_tap_check(memcmp(want.w, ranks[i].w, sizeof(want.w)) == 0);
-        er_tap_check(memcmp(want.b + s[1].offset, s[1].data, s[1].count * 4) == 0);
-        *ret_seed = (float)ranks[i].count;
-    }
-    return ranks[0].rc;
+    return er_cw_load(&world, size, ret_seed);
 }
 
 static void begin(void)
 {
+    world.opts.generation = 1;
     er_test_tempdir(world.dir);
 }
 
 static void any_world_size_loads_what_any_other_saved(void)
 {
-    static const int sizes[] = {1, 2, 3, 5};
-    for (int from = 0; from < 4; from++) {
-        for (int to = 0; to < 4; to++) {
+    static const int sizes[] = {1, 2, 3, 4, 5, 8};
+    for (int from = 0; from < 6; from++) {
+        for (int to = 0; to < 6; to++) {
             for (int kind = 0; kind < 4; kind++) {
                 float seed = 0;
                 begin();
@@ -338,7 +175,7 @@ static void a_failed_write_is_one_error_everywhere_and_loses_nothing(void)
 static void retention_keeps_the_newest(void)
 {
     begin();
-    world.keep = 2;
+    world.opts.keep_last = 2;
     for (uint64_t step = 10; step <= 50; step += 10)
         er_tap_check(save(2, step, (float)step) == 0);
     uint64_t *steps;
@@ -346,7 +183,7 @@ static void retention_keeps_the_newest(void)
     er_tap_check(er_ckpt_list(world.dir, &steps, &n, NULL) == 0 && n == 2 && steps[0] == 40 &&
                  steps[1] == 50);
     free(steps);
-    world.keep = 0;
+    world.opts.keep_last = 0;
     er_test_rmtree(world.dir);
 }
 
@@ -388,6 +225,240 @@ static void missing_and_reshaped_tensors_are_named(void)
     er_test_rmtree(world.dir);
 }
 
+/* ---- in the background ---- */
+
+/* A trainer in small: one checkpoint while "steps" go on, boundaries agreed by a vote. */
+static void save_beside_steps(struct er_cw_rank *r)
+{
+    const struct er_meta meta = er_cw_meta(r);
+    int rc;
+
+    er_cw_fill(r, r->world->seed);
+    r->rc = er_ckpt_begin(r->ckpt, r->slices, 3, &meta, &r->err);
+    er_tap_check(er_ckpt_in_flight(r->ckpt) == (r->rc == 0));
+    er_tap_check(er_ckpt_before_apply(r->ckpt, NULL) == 0);
+    er_cw_fill(r, -5); /* the next step */
+    do {
+        if (er_cw_all(r, er_ckpt_local_done(r->ckpt))) {
+            rc = er_ckpt_advance(r->ckpt, &r->err);
+            r->rc = rc < 0 ? rc : r->rc;
+        }
+    } while (er_ckpt_in_flight(r->ckpt));
+}
+
+static void what_changes_after_the_copy_is_not_saved(void)
+{
+    begin();
+    for (int size = 1; size <= 5; size++) {
+        float seed = 0;
+        world.step = (uint64_t)size;
+        world.seed = 100.0f * (float)size;
+        er_cw_run(&world, size, save_beside_steps);
+        for (int i = 0; i < size; i++)
+            er_tap_check(ranks[i].rc == 0);
+        er_tap_check(load(2, &seed) == 0 && seed == world.seed);
+    }
+    er_test_rmtree(world.dir);
+}
+
+static void begin_twice(struct er_cw_rank *r)
+{
+    struct er_meta meta = er_cw_meta(r);
+    struct er_ckpt_stats stats;
+
+    er_cw_fill(r, 1);
+    r->rc = er_ckpt_begin(r->ckpt, r->slices, 3, &meta, &r->err);
+    meta.applied++;
+    er_tap_check(er_ckpt_begin(r->ckpt, r->slices, 3, &meta, &r->err) == ER_CKPT_BUSY);
+    er_tap_check(er_ckpt_load(r->ckpt, r->slices, 3, &r->meta, NULL, NULL, NULL) == -EBUSY);
+    er_tap_check(er_ckpt_finish(r->ckpt, &r->err) == 0);
+    er_tap_check(er_ckpt_begin(r->ckpt, r->slices, 3, &meta, &r->err) == 0);
+    er_tap_check(er_ckpt_finish(r->ckpt, &r->err) == 0 && er_ckpt_finish(r->ckpt, NULL) == 0);
+    er_ckpt_stats(r->ckpt, &stats);
+    er_tap_check(stats.begun == 2 && stats.committed == 2 && stats.busy == 1 && stats.failed == 0);
+}
+
+static void one_at_a_time_and_the_rest_is_counted(void)
+{
+    begin();
+    world.step = 1;
+    er_cw_run(&world, 3, begin_twice);
+    er_tap_check(ranks[0].rc == 0 && er_cw_listed(&world) == 2);
+    er_test_rmtree(world.dir);
+}
+
+static void begin_apart(struct er_cw_rank *r)
+{
+    struct er_meta meta = er_cw_meta(r);
+
+    meta.applied += (uint64_t)r->rank;
+    r->rc = er_ckpt_begin(r->ckpt, r->slices, 3, &meta, &r->err);
+}
+
+static void ranks_at_different_steps_are_told(void)
+{
+    begin();
+    er_cw_run(&world, 3, begin_apart);
+    for (int i = 0; i < 3; i++)
+        er_tap_check(ranks[i].rc == ER_E_MISMATCH && strstr(ranks[i].err.text, "rank 1 begins"));
+    er_tap_check(er_cw_listed(&world) == 0);
+    er_test_rmtree(world.dir);
+}
+
+static void begin_and_leave(struct er_cw_rank *r)
+{
+    const struct er_meta meta = er_cw_meta(r);
+
+    er_cw_fill(r, 2);
+    r->rc = er_ckpt_begin(r->ckpt, r->slices, 3, &meta, &r->err);
+}
+
+static void a_checkpoint_in_flight_is_given_up_at_the_end(void)
+{
+    float seed = 0;
+    begin();
+    er_tap_check(save(2, 10, 1) == 0);
+    world.step = 20;
+    er_cw_run(&world, 2, begin_and_leave);
+    er_tap_check(ranks[0].rc == 0 && er_cw_listed(&world) == 1);
+    er_tap_check(load(1, &seed) == 0 && seed == 1);
+    er_test_rmtree(world.dir);
+}
+
+/* ---- larger than one write, one piece ---- */
+
+enum { BIG_N = 3 * 1024 * 1024 + 77 };
+
+static struct er_slice big_slice(float *data, uint64_t offset, uint64_t count)
+{
+    return (struct er_slice){.name = "big",
+                             .dtype = ER_CKPT_F32,
+                             .ndim = 1,
+                             .shape = {BIG_N},
+                             .offset = offset,
+                             .count = count,
+                             .data = data,
+                             .replicated = offset == 0 && count == BIG_N};
+}
+
+static void a_large_tensor_is_read_and_checked_in_pieces(void)
+{
+    struct er_ckpt *ckpt = NULL;
+    struct er_ckpt_stats stats;
+    struct er_meta meta = {.applied = 1};
+    float *all = malloc(BIG_N * sizeof(float)), *back = calloc(BIG_N, sizeof(float));
+    struct er_slice whole = big_slice(all, 0, BIG_N), part = big_slice(back, 1000000, 1000000);
+    char path[PATH_MAX];
+
+    begin();
+    er_tap_require(all && back);
+    for (int i = 0; i < BIG_N; i++)
+        all[i] = (float)i;
+    er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, NULL, NULL) == 0);
+    er_tap_check(er_ckpt_reserve(ckpt, &whole, 1, NULL) == 0);
+    er_tap_check(er_ckpt_save(ckpt, &whole, 1, &meta, NULL) == 0);
+    er_tap_check(er_ckpt_verify(world.dir, 1, NULL) == 0);
+    er_tap_check(er_ckpt_load(ckpt, &part, 1, &meta, NULL, NULL, NULL) == 0);
+    er_tap_check(memcmp(back, all + 1000000, 4000000) == 0 && back[1000000] == 0);
+    er_ckpt_stats(ckpt, &stats);
+    er_tap_check(stats.needed_bytes == 4000000 && stats.read_bytes < 4000000 + (1 << 20));
+    /* Damage outside of what is wanted does not matter to a load, but to a verification. */
+    shard_path(1, "shard-0-of-1.safetensors", path);
+    flip(path, 4096 + 9000000);
+    er_tap_check(er_ckpt_load(ckpt, &part, 1, &meta, NULL, NULL, NULL) == 0);
+    er_tap_check(er_ckpt_verify(world.dir, 1, NULL) == ER_E_CORRUPT);
+    flip(path, 4096 + 6000000);
+    er_tap_check(er_ckpt_load(ckpt, &part, 1, &meta, NULL, NULL, NULL) == ER_E_CORRUPT);
+    er_ckpt_close(ckpt);
+    er_test_rmtree(world.dir);
+    free(all);
+    free(back);
+}
+
+static void values_that_are_not_finite_follow_the_policy(void)
+{
+    static const struct {
+        enum er_ckpt_nan policy;
+        int rc;
+        float seed;
+    } cases[] = {{ER_CKPT_NAN_LOAD, 0, 0}, {ER_CKPT_NAN_SKIP, 0, 5}, {ER_CKPT_NAN_FAIL, -EDOM, 0}};
+
+    for (size_t i = 0; i < ER_ARRAY_N(cases); i++) {
+        struct er_ckpt *ckpt = NULL;
+        struct er_meta meta = {.applied = 1};
+        float x[2] = {5, 5};
+        const struct er_slice s = {"x", ER_CKPT_F32, 1, {2}, 0, 2, x, true};
+        const struct er_ckpt_opts opts = {.nan = cases[i].policy};
+
+        begin();
+        er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, &opts, NULL) == 0);
+        er_tap_check(er_ckpt_save(ckpt, &s, 1, &meta, NULL) == 0);
+        meta.applied = 2;
+        x[1] = 1.0f / 0.0f;
+        er_tap_check(er_ckpt_save(ckpt, &s, 1, &meta, NULL) == 0);
+        x[0] = x[1] = 0;
+        er_tap_check(er_ckpt_load(ckpt, &s, 1, &meta, NULL, NULL, NULL) == cases[i].rc);
+        er_tap_check(cases[i].seed == 0 || x[1] == cases[i].seed);
+        er_ckpt_close(ckpt);
+        er_test_rmtree(world.dir);
+    }
+}
+
+/* ---- generations ---- */
+
+static void the_list_of_generations_goes_on(void)
+{
+    struct er_ckpt *ckpt = NULL;
+    struct er_manifest m;
+    float x = 1;
+    const struct er_slice s = {"x", ER_CKPT_F32, 1, {1}, 0, 1, &x, true};
+    char path[PATH_MAX];
+
+    begin();
+    for (uint64_t g = 1; g <= 3; g++) {
+        const struct er_ckpt_opts opts = {.generation = 10 * g};
+        struct er_meta meta = {0}, save_meta = {.generation = 10 * g, .first_step = 10 * (g - 1)};
+
+        er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, &opts, NULL) == 0);
+        er_tap_check(er_ckpt_load(ckpt, &s, 1, &meta, NULL, NULL, NULL) == (g == 1));
+        for (uint64_t i = 1; i <= 2; i++) {
+            save_meta.applied = 10 * (g - 1) + i;
+            er_tap_check(er_ckpt_save(ckpt, &s, 1, &save_meta, NULL) == 0);
+        }
+        er_ckpt_close(ckpt);
+    }
+    er_tap_require(er_ckpt_step_path(world.dir, 22, path, NULL) == 0);
+    er_tap_require(er_ckpt_read_manifest(path, &m, NULL) == 0);
+    er_tap_check(m.chain_n == 2 && m.chain[0].generation == 10 && m.chain[1].generation == 20 &&
+                 m.chain[1].first_step == 10 && m.meta.generation == 30 && m.meta.first_step == 20);
+    er_manifest_done(&m);
+    er_test_rmtree(world.dir);
+}
+
+static void retention_keeps_every_kth_and_the_best(void)
+{
+    struct er_ckpt *ckpt = NULL;
+    float x = 1;
+    const struct er_slice s = {"x", ER_CKPT_F32, 1, {1}, 0, 1, &x, true};
+    const struct er_ckpt_opts opts = {.keep_last = 2, .keep_every = 40, .keep_best = 1};
+    uint64_t *steps = NULL;
+    size_t n = 0;
+
+    begin();
+    er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, &opts, NULL) == 0);
+    for (uint64_t step = 10; step <= 80; step += 10) {
+        struct er_meta meta = {.applied = step,
+                               .has_metric = 1,
+                               .metric = step == 30 ? 0.125 : 2.0 / (double)step + 1};
+        er_tap_check(er_ckpt_save(ckpt, &s, 1, &meta, NULL) == 0);
+    }
+    er_tap_check(er_ckpt_list(world.dir, &steps, &n, NULL) == 0 && n == 4);
+    er_tap_check(n == 4 && steps[0] == 30 && steps[1] == 40 && steps[2] == 70 && steps[3] == 80);
+    free(steps);
+    er_ckpt_close(ckpt);
+    er_test_rmtree(world.dir);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                 \
@@ -405,6 +476,14 @@ int main(int argc, char **argv)
         CASE(retention_keeps_the_newest),
         CASE(leftovers_of_dead_writers_are_removed),
         CASE(missing_and_reshaped_tensors_are_named),
+        CASE(what_changes_after_the_copy_is_not_saved),
+        CASE(one_at_a_time_and_the_rest_is_counted),
+        CASE(ranks_at_different_steps_are_told),
+        CASE(a_checkpoint_in_flight_is_given_up_at_the_end),
+        CASE(a_large_tensor_is_read_and_checked_in_pieces),
+        CASE(values_that_are_not_finite_follow_the_policy),
+        CASE(the_list_of_generations_goes_on),
+        CASE(retention_keeps_every_kth_and_the_best),
     };
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));
 }

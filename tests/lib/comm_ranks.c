@@ -1,8 +1,10 @@
 #include "tests/lib/comm_ranks.h"
 
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "tests/lib/tap.h"
 
 enum { GENERATION = 1 };
@@ -76,4 +78,25 @@ void rank_next_generation(struct rank *r)
 {
     rank_meet(r, "next-generation");
     er_fake_move(r->ctx, r->rank, r->size, er_world(r->ctx)->generation + 1);
+}
+
+void rank_pause_us(uint64_t us)
+{
+    struct timespec ts = {.tv_nsec = (long)us * 1000};
+
+    nanosleep(&ts, NULL);
+}
+
+void rank_verify(struct er_comm *comm)
+{
+    struct er_error err = ER_ERROR_INIT;
+    struct er_op *op = NULL;
+    int64_t x[1000];
+
+    for (int i = 0; i < 1000; i++)
+        x[i] = i * (er_comm_rank(comm) + 1);
+    RANK_OK(er_all_reduce(comm, x, 1000, ER_I64, ER_SUM, &op, &err), err);
+    RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
+    for (int i = 0; i < 1000; i++)
+        RANK_REQUIRE(x[i] == i * er_comm_size(comm) * (er_comm_size(comm) + 1) / 2);
 }

@@ -4,6 +4,7 @@
  * something wrong says so and exits with 1; run_ranks() makes that a failure of the case.
  */
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>
@@ -38,6 +39,9 @@ pid_t fork_rank(struct er_fake_world *world, const struct ranks *ranks, int rank
 /* Opened and ready, or the rank fails. `opts` may be NULL. */
 struct er_comm *rank_open(struct rank *r, const struct er_comm_opts *opts);
 void rank_meet(struct rank *r, const char *name);
+/* An all-reduce with a known result, or the rank fails. */
+void rank_verify(struct er_comm *comm);
+void rank_pause_us(uint64_t us);
 /* Meet, then move on to the next generation. */
 void rank_next_generation(struct rank *r);
 
