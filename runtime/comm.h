@@ -58,6 +58,11 @@ ER_API const char *er_comm_describe(const struct er_comm *comm); /* "host/shm 2 
  * fine. */
 ER_API void er_comm_abort(struct er_comm *comm);
 
+/*
+ * Starting an operation fails, and starts nothing, with: -ENOTCONN (still connecting), -EAGAIN
+ * (ER_COMM_OPS_MAX in flight), ER_E_USAGE (arguments), or the communicator's failure, should it
+ * have one. Codes of a failed operation: ER_E_PEER_LOST, ER_E_MISMATCH, -ETIMEDOUT, ER_E_ABORTED.
+ */
 /* In place: n elements at buf become the reduction over all ranks. buf stays the communicator's
  * until the op is done. */
 ER_API int er_all_reduce(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype,

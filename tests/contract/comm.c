@@ -3,13 +3,10 @@
  * the double of libelastic; W >= 3 wherever something fails, since two ranks hide the worst bugs.
  */
 #include <errno.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -348,6 +345,32 @@ static void ring_of_operations(void)
     run_both(3, many_in_flight);
 }
 
+/* Nobody waits: the progress thread does it all. */
+static void only_test(struct rank *r)
+{
+    struct er_comm *comm = rank_open(r, NULL);
+    uint64_t deadline_us = er_now_us() + RANK_WAIT_US;
+    struct er_error err = ER_ERROR_INIT;
+    struct er_op *op = NULL;
+    static int32_t x[300000];
+
+    for (int i = 0; i < 20; i++) {
+        x[299999] = r->rank + i;
+        RANK_OK(er_all_reduce(comm, x, 300000, ER_I32, ER_MAX, &op, &err), err);
+        while (er_op_test(op, &err) == ER_IN_PROGRESS && er_now_us() < deadline_us)
+            rank_pause_us(100);
+        RANK_OK(er_op_test(op, &err), err);
+        RANK_REQUIRE(x[299999] == r->size - 1 + i);
+    }
+    RANK_REQUIRE(atomic_load(&er_fake_page(r->world, r->rank)->from_worker.collective) == 20);
+    er_comm_abort(comm);
+}
+
+static void beside_the_caller(void)
+{
+    run_both(3, only_test);
+}
+
 static void wait_gives_up(struct rank *r)
 {
     struct er_comm *comm = rank_open(r, NULL);
@@ -525,6 +548,7 @@ int main(int argc, char **argv)
         {"nodes_3", nodes_3, 0},
         {"ipv6", ipv6, 0},
         {"ring_of_operations", ring_of_operations, 0},
+        {"beside_the_caller", beside_the_caller, 0},
         {"wait_deadline", wait_deadline, 0},
         {"two_at_once", two_at_once, 0},
         {"leave_after_vote", leave_after_vote, 0},
