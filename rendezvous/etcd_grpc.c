@@ -211,7 +211,7 @@ static struct er_grpc_call *call_new(struct er_grpc_channel *channel, const char
     c->g = channel->g;
     c->user = user;
     c->call = grpc_channel_create_call(channel->channel, NULL, GRPC_PROPAGATE_DEFAULTS, c->g->queue,
-                                       grpc_slice_from_copied_string(method), NULL,
+                                       grpc_slice_from_static_string(method), NULL,
                                        deadline_of(timeout_us), NULL);
     if (!c->call) {
         free(c);

@@ -61,7 +61,8 @@ struct er_grpc_status {
 /* status->code 0: `data` is the answer, valid during the callback. */
 typedef void (*er_grpc_unary_fn)(void *user, const struct er_grpc_status *status, const void *data,
                                  size_t n);
-/* -ENOMEM. `ret` is valid until its callback returns or er_grpc_cancel(). */
+/* `method` is static text. -ENOMEM. `ret` is valid until its callback returns or er_grpc_cancel().
+ */
 int er_grpc_unary(struct er_grpc_channel *channel, const char *method, const void *data, size_t n,
                   const struct er_grpc_opts *opts, er_grpc_unary_fn done, void *user,
                   struct er_grpc_call **ret);
