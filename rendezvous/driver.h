@@ -25,8 +25,11 @@ struct er_driver; /* opaque */
     X(OK, "ok")                                                                                    \
     X(EXITED, "exited")                                                                            \
     X(SIGNALED, "signaled")                                                                        \
-    X(OOM, "oom") X(EXEC_FAILED, "exec_failed") X(HUNG, "hung") X(LOST, "lost")                    \
-        X(STOPPED, "stopped")
+    X(OOM, "oom")                                                                                  \
+    X(EXEC_FAILED, "exec_failed")                                                                  \
+    X(HUNG, "hung")                                                                                \
+    X(LOST, "lost")                                                                                \
+    X(STOPPED, "stopped")
 enum er_exit_kind {
 #define ER_EXIT_ENUM(name, text) ER_EXIT_##name,
     ER_EXIT_KINDS(ER_EXIT_ENUM)

@@ -62,7 +62,7 @@ bool rdzv_terminal(const struct er_world *w)
     return w->phase == ER_WORLD_DONE || w->phase == ER_WORLD_FAILED;
 }
 
-/* Room for what must not be dropped is kept free by rdzv_note(). */
+/* Room for what must not be dropped is kept free: notes use half at most. */
 struct er_rdzv_action *rdzv_act(struct er_rdzv *c, enum er_rdzv_action_kind kind)
 {
     struct er_rdzv_action *a;
@@ -72,22 +72,6 @@ struct er_rdzv_action *rdzv_act(struct er_rdzv *c, enum er_rdzv_action_kind kind
     memset(a, 0, sizeof(*a));
     a->kind = kind;
     return a;
-}
-
-struct er_note *rdzv_note(struct er_rdzv *c, enum er_note_kind kind)
-{
-    struct er_rdzv_action *a;
-
-    if (c->out->n >= ER_RDZV_ACTIONS_MAX / 2)
-        return NULL;
-    a = rdzv_act(c, ER_ACT_NOTE);
-    a->note.kind = kind;
-    a->note.generation = c->view.world.generation;
-    a->note.min = c->view.world.min_nodes;
-    a->note.max = c->view.world.max_nodes;
-    a->note.budget = c->opts.restart_max;
-    a->note.window_us = c->opts.restart_window_us;
-    return &a->note;
 }
 
 void rdzv_wake(struct er_rdzv *c, uint64_t at_us)
@@ -180,34 +164,13 @@ static void learn_reply(struct er_rdzv *c, const struct er_store_txn *txn,
     }
 }
 
-static void note_join(struct er_rdzv *c, const struct er_store_kv *kv)
-{
-    const struct er_view_node *n;
-    struct er_note *note;
-    struct er_key key;
-
-    er_key_parse(c->root, kv->key, &key);
-    if (key.kind != ER_KEY_NODE || (c->lead == ER_LEAD_READING && c->view.world.last_sealed))
-        return;
-    n = er_view_find(&c->view, key.name);
-    if (!n || !n->present || n->mod_rev != kv->mod_rev || n->joined_us != c->now_us ||
-        er_view_alive_member(&c->view, n))
-        return;
-    note = rdzv_note(c, ER_NOTE_NODE_JOINED);
-    if (!note)
-        return;
-    note->node = n->id;
-    note->address = n->member.address;
-    note->slots = (uint32_t)n->member.slots;
-}
-
 static void on_job_kv(struct er_rdzv *c, const struct er_rdzv_event *e)
 {
     if (c->lead == ER_LEAD_NO)
         return;
     er_view_apply(&c->view, c->root, e->change, e->kv, c->now_us);
     if (e->change == ER_STORE_PUT)
-        note_join(c, e->kv);
+        rdzv_note_join(c, e->kv);
 }
 
 /* ---- answers ---- */

@@ -1,13 +1,12 @@
 #pragma once
 /* Shared by the files of the core: rdzv.c (events, states), rdzv_node.c (this node's part),
- * rdzv_lead.c (the leader's part), rdzv_judge.c (cause and budget), rdzv_txn.c (transactions). */
+ * rdzv_lead.c (the leader's part), rdzv_judge.c (cause and budget), rdzv_txn.c (transactions),
+ * rdzv_note.c (notes). */
 #include "base/clock.h"
 #include "rendezvous/rdzv.h"
 
 /* rdzv.c */
 struct er_rdzv_action *rdzv_act(struct er_rdzv *c, enum er_rdzv_action_kind kind);
-/* A note that may be dropped; NULL: no room. */
-struct er_note *rdzv_note(struct er_rdzv *c, enum er_note_kind kind);
 void rdzv_wake(struct er_rdzv *c, uint64_t at_us); /* decide again then at the latest */
 bool rdzv_due(struct er_rdzv *c, uint64_t at_us);  /* it is time; else woken then */
 uint64_t rdzv_random(struct er_rdzv *c);           /* never 0 */
@@ -29,6 +28,14 @@ void rdzv_lead_decide(struct er_rdzv *c);
 void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, bool succeeded);
 void rdzv_lead_ready(struct er_rdzv *c); /* the view has been read */
 void rdzv_depose(struct er_rdzv *c);
+
+/* rdzv_note.c */
+void rdzv_note_join(struct er_rdzv *c, const struct er_store_kv *kv);
+void rdzv_note_forming(struct er_rdzv *c);
+void rdzv_note_sealed(struct er_rdzv *c);
+void rdzv_note_denied(struct er_rdzv *c);
+void rdzv_note_losses(struct er_rdzv *c);
+void rdzv_note_leaver(struct er_rdzv *c, const struct er_view_node *node);
 
 /* rdzv_judge.c */
 struct rdzv_judgement {

@@ -98,65 +98,6 @@ void rdzv_lead_ready(struct er_rdzv *c)
     rdzv_set_lead(c, ER_LEAD_REST);
 }
 
-/* ---- notes ---- */
-
-static uint32_t count_candidates(const struct er_view *v)
-{
-    uint32_t n = 0;
-
-    for (size_t i = 0; i < v->n; i++)
-        n += v->nodes[i].present && !v->nodes[i].member.draining;
-    return n;
-}
-
-static void note_forming(struct er_rdzv *c)
-{
-    struct er_note *n = rdzv_note(c, ER_NOTE_FORMING);
-
-    c->forming_noted = true;
-    if (!n)
-        return;
-    n->reason = er_reason_name(c->view.world.reason);
-    n->have = count_candidates(&c->view);
-    n->cause = c->view.world.has_cause ? &c->view.world.cause : NULL;
-}
-
-static void note_sealed(struct er_rdzv *c)
-{
-    const struct er_world *w = &c->view.world;
-    struct er_note *n;
-
-    if (w->restarts > c->restarts_noted && (n = rdzv_note(c, ER_NOTE_RESTART_COUNTED))) {
-        n->used = rdzv_budget_used(c);
-        n->cause = &w->cause;
-    }
-    c->restarts_noted = w->restarts;
-    c->sealed_noted = w->generation;
-    n = rdzv_note(c, ER_NOTE_SEALED);
-    if (!n)
-        return;
-    n->reason = er_reason_name(w->reason);
-    n->world_size = w->world_size;
-    n->nnodes = w->nnodes;
-    n->address = w->master_addr;
-    n->duration_us = c->forming_us ? c->now_us - c->forming_us : 0;
-}
-
-/* From the answer of the verdict, not from the view: this node's own end may come first. */
-static void note_denied(struct er_rdzv *c)
-{
-    struct er_note *n;
-
-    if (c->world.phase != ER_WORLD_FAILED || !c->world.has_cause)
-        return;
-    n = rdzv_note(c, ER_NOTE_RESTART_DENIED);
-    if (!n)
-        return;
-    n->used = rdzv_budget_used(c);
-    n->cause = &c->world.cause;
-    n->reason = c->world.verdict;
-}
-
 /* What changed in `world` since this leader looked last. */
 static void follow_world(struct er_rdzv *c)
 {
@@ -166,37 +107,17 @@ static void follow_world(struct er_rdzv *c)
         if (!c->forming_us)
             c->forming_us = c->now_us;
         if (!c->forming_noted)
-            note_forming(c);
+            rdzv_note_forming(c);
         return;
     }
     if (w->phase == ER_WORLD_SEALED && c->sealed_noted != w->generation) {
-        note_sealed(c);
+        rdzv_note_sealed(c);
         c->sealed_us = c->now_us;
     }
     c->forming_us = c->min_met_us = c->settled_us = 0;
     c->forming_noted = false;
     if (w->phase == ER_WORLD_SEALED && c->sealed_us == c->now_us)
         c->first_ok_us = 0;
-}
-
-static void note_losses(struct er_rdzv *c)
-{
-    for (size_t i = 0; i < c->view.n; i++) {
-        const struct er_view_node *node = &c->view.nodes[i];
-        struct er_note *n;
-        bool departed;
-
-        if (!er_view_lost_member(&c->view, node))
-            continue;
-        departed = er_view_departed(&c->view, node);
-        n = rdzv_note(c, departed ? ER_NOTE_NODE_LEFT : ER_NOTE_NODE_LOST);
-        if (!n)
-            return;
-        n->node = node->id;
-        n->address = node->member.address;
-        n->reason = node->present ? "agent_died" : departed ? "drained" : "lease_expired";
-        n->duration_us = c->now_us - node->gone_us;
-    }
 }
 
 /* ---- what the view says ---- */
@@ -283,7 +204,6 @@ static void name_leaver(struct er_rdzv *c, struct er_world *w)
 {
     for (size_t i = 0; i < c->view.n; i++) {
         const struct er_view_node *n = &c->view.nodes[i];
-        struct er_note *note;
 
         if (er_view_member_rank(&c->view, n, NULL) < 0 || !n->member.draining)
             continue;
@@ -292,11 +212,7 @@ static void name_leaver(struct er_rdzv *c, struct er_world *w)
         w->cause.rank = w->cause.local_rank = -1;
         memcpy(w->cause.node_id, n->id, sizeof(w->cause.node_id));
         memcpy(w->cause.host, n->member.host, sizeof(w->cause.host));
-        if (n->present && (note = rdzv_note(c, ER_NOTE_NODE_LEFT))) {
-            note->node = n->id;
-            note->address = n->member.address;
-            note->reason = "drained";
-        }
+        rdzv_note_leaver(c, n);
         return;
     }
 }
@@ -318,7 +234,7 @@ static void end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
     w.ready_us = er_deadline_in(c->opts.stop_grace_us, READY_EXTRA_US);
     rdzv_budget_advance(c, &w);
     if (lost)
-        note_losses(c);
+        rdzv_note_losses(c);
     rdzv_send_world(c, ER_TXN_END, &w, lost);
 }
 
@@ -609,5 +525,5 @@ void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, bool succeeded)
     if (!succeeded && kind == ER_TXN_ASSIGN && c->lead == ER_LEAD_ASSIGNING)
         rdzv_set_lead(c, ER_LEAD_REST);
     if (succeeded && kind == ER_TXN_VERDICT)
-        note_denied(c);
+        rdzv_note_denied(c);
 }

@@ -10,7 +10,7 @@
 
 /* Several nodes on one store and one virtual clock: what the protocol decides, and when. */
 
-#define N 4
+#define N 260 /* more than two batches of assignments */
 
 struct node {
     struct er_store *client;
@@ -474,5 +474,21 @@ Test(rdzv, many_nodes_vanishing_at_once_are_given_time)
     pass(120 * ER_US_PER_S);
     for (int i = 0; i < 4; i++)
         cr_assert_eq(nodes[i].starts, 1u);
+    end();
+}
+
+Test(rdzv, a_plan_of_many_nodes_goes_out_in_batches)
+{
+    begin(N, N);
+    form(N);
+    for (int i = 0; i < N; i++) {
+        cr_assert_eq(nodes[i].running, 1u);
+        cr_assert_eq(nodes[i].a.node_rank, i); /* natural order: n2 before n10 */
+        cr_assert_eq(nodes[i].a.first_rank, 2 * i);
+        cr_assert_eq(nodes[i].a.world_size, 2 * N);
+    }
+    fail(N - 1);
+    for (int i = 0; i < N; i++)
+        cr_assert_eq(nodes[i].starts, 2u);
     end();
 }
