@@ -13,6 +13,7 @@
 #include "agent/agent_internal.h"
 #include "agent/exit_codes.h"
 #include "agent/report.h"
+#include "agent/spawn.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -251,6 +252,7 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
 {
     const struct er_config *c = agent->config;
 
+    er_spawn_lift_limits();
     if (!backend_is_here(c, err))
         return ER_CODE_CONFIG;
     if (gethostname(agent->hostname, sizeof(agent->hostname) - 1) < 0)

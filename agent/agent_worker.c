@@ -202,13 +202,13 @@ static void on_gone(void *user)
 }
 
 /* The program cannot be run: a failure of the job, though no process ever was. */
-static void cannot_run(struct er_agent *agent, const struct er_assignment *a, int rc,
+static void cannot_run(struct er_agent *agent, const struct er_assignment *a,
                        const struct er_error *err)
 {
     struct er_worker none = {
         .rank = a->first_rank,
         .generation = a->generation,
-        .exit = {.kind = ER_EXIT_EXEC_FAILED, .code = er_exit_exec_code(-rc)},
+        .exit = {.kind = ER_EXIT_EXEC_FAILED, .code = er_exit_exec_code(-err->code)},
         .judgement = {.outcome = ER_OUTCOME_FAILED, .fatal = true},
         .root_cause = true,
         .message = strdup(err->text),
@@ -225,8 +225,8 @@ static void cannot_run(struct er_agent *agent, const struct er_assignment *a, in
 static void start_failed(struct er_agent *agent, const struct er_assignment *a, int rc,
                          struct er_error *err)
 {
-    if (rc == -ENOENT || rc == -EACCES)
-        cannot_run(agent, a, rc, err);
+    if (rc == ER_GROUP_NO_PROGRAM)
+        cannot_run(agent, a, err);
     else
         er_agent_fail(agent, rc == ER_E_CONFIG ? ER_CODE_CONFIG : ER_CODE_OSERR, err);
 }

@@ -26,8 +26,10 @@ struct er_group {
     struct er_assignment a;
     struct er_group_callbacks callbacks;
     void *user;
-    struct er_worker *workers; /* n of them */
-    int n, alive_n;
+    struct er_worker *workers;  /* n of them */
+    int n, alive_n, prepared_n; /* workers[n .. prepared_n - 1]: no process, after a failure */
+    char *program, **paths;     /* owned; the last one looked up, and where all lie */
+    int path_n;
     int report_fd; /* of spawn failures; -1 after its end of file */
     struct er_source *report;
     bool stopping, childless, gone;
@@ -188,53 +190,61 @@ static const char *worker_path(const struct er_group_context *ctx)
     return er_env_get(ctx->inherited_env, "PATH");
 }
 
-/* The command of one worker: its argv and, unless the one before has the same, where it lies. */
-static int prepare(struct er_group *g, int i, char ***ret_argv, char **path, char **path_of,
-                   struct er_error *err)
+/* Where the program of this worker lies: as for the one before, unless its name differs. */
+static int find_program(struct er_group *g, const char *name, struct er_error *err)
 {
-    int rc = er_worker_argv(g->ctx, &g->a, i, ret_argv, err);
+    char *path = NULL;
+    int rc = 0;
 
-    if (rc || (*path_of && strcmp(*path_of, (*ret_argv)[0]) == 0))
-        return rc;
-    er_cleanup_free(path);
-    er_cleanup_free(path_of);
-    rc = er_spawn_find((*ret_argv)[0], worker_path(g->ctx), g->ctx->config->workdir, path, err);
-    if (!rc && !(*path_of = strdup((*ret_argv)[0])))
-        rc = er_error_set(err, -ENOMEM, "command: out of memory");
+    if (g->path_n > 0 && strcmp(g->program, name) == 0)
+        return 0;
+    rc = er_spawn_find(name, worker_path(g->ctx), g->ctx->config->workdir, &path, err);
+    if (rc)
+        return rc == -ENOENT || rc == -EACCES ? ER_GROUP_NO_PROGRAM : rc;
+    free(g->program);
+    g->program = strdup(name);
+    if (!g->program) {
+        free(path);
+        return er_error_set(err, -ENOMEM, "command: out of memory");
+    }
+    g->paths[g->path_n++] = path;
+    return 0;
+}
+
+static int prepare_workers(struct er_group *g, struct er_error *err)
+{
+    int rc = 0;
+
+    for (int i = 0; !rc && i < g->a.local_size; i++) {
+        char **argv = NULL;
+
+        g->workers[i].local_rank = i;
+        g->workers[i].pidfd = -1;
+        rc = er_worker_argv(g->ctx, &g->a, i, &argv, err);
+        if (!rc && (rc = find_program(g, argv[0], err)))
+            er_worker_argv_free(argv);
+        if (!rc) {
+            g->prepared_n++;
+            rc = er_worker_prepare(&g->workers[i], g->ctx, &g->a, g->paths[g->path_n - 1], argv,
+                                   stdin_for(g), err);
+        }
+    }
     return rc;
 }
 
-static int start_workers(struct er_group *g, int cgroup_fd, int report_fd, struct er_error *err)
+static int spawn_workers(struct er_group *g, int cgroup_fd, int report_fd, struct er_error *err)
 {
-    ER_CLEANUP(er_cleanup_free) char *path = NULL;
-    ER_CLEANUP(er_cleanup_free) char *path_of = NULL;
-    ER_CLEANUP(er_buf_done) struct er_buf env;
     int rc = 0;
 
-    er_buf_init(&env, ER_WORKER_ENV_MAX);
     for (int i = 0; !rc && i < g->a.local_size; i++) {
-        struct er_worker *w = &g->workers[i];
-        char **argv = NULL;
-
-        w->local_rank = i;
-        rc = prepare(g, i, &argv, &path, &path_of, err);
-        if (!rc) {
-            const struct er_worker_plan plan = {.assignment = &g->a,
-                                                .path = path,
-                                                .argv = argv,
-                                                .stdin_fd = stdin_for(g),
-                                                .cgroup_fd = cgroup_fd,
-                                                .report_fd = report_fd,
-                                                .env = &env};
-
-            rc = er_worker_start(w, g->ctx, &plan, err);
-        }
-        er_worker_argv_free(argv);
+        rc = er_worker_spawn(&g->workers[i], g->ctx, cgroup_fd, report_fd, err);
         if (!rc) {
             g->n++;
             g->alive_n++;
         }
     }
+    for (int i = 0; i < g->prepared_n; i++)
+        er_worker_launched(&g->workers[i]);
     return rc;
 }
 
@@ -259,7 +269,10 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     struct er_group *g = calloc(1, sizeof(*g));
     int cgroup_fd = -1, pair[2], rc;
 
-    if (!g || !(g->workers = calloc((size_t)a->local_size, sizeof(*g->workers)))) {
+    if (!g || !(g->workers = calloc((size_t)a->local_size, sizeof(*g->workers))) ||
+        !(g->paths = calloc((size_t)a->local_size, sizeof(*g->paths)))) {
+        if (g)
+            free(g->workers);
         free(g);
         return er_error_set(err, -ENOMEM, "workers: out of memory");
     }
@@ -270,7 +283,9 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     g->report_fd = -1;
     g->grace_end_us = ER_FOREVER;
     *ret = g;
-    rc = ctx->cgroup->ops->begin(ctx->cgroup, &cgroup_fd, err);
+    rc = prepare_workers(g, err);
+    if (!rc)
+        rc = ctx->cgroup->ops->begin(ctx->cgroup, &cgroup_fd, err);
     if (rc)
         return rc;
     if (pipe2(pair, O_CLOEXEC) < 0)
@@ -278,7 +293,7 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     g->report_fd = pair[0];
     rc = er_fd_nonblock(pair[0]);
     if (!rc)
-        rc = start_workers(g, cgroup_fd, pair[1], err);
+        rc = spawn_workers(g, cgroup_fd, pair[1], err);
     close(pair[1]);
     if (!rc)
         rc = watch_workers(g, err);
@@ -404,8 +419,12 @@ void er_group_free(struct er_group *g)
     }
     er_source_free(g->report);
     er_cleanup_fd(&g->report_fd);
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < g->prepared_n; i++)
         er_worker_done(&g->workers[i]);
+    for (int i = 0; i < g->path_n; i++)
+        free(g->paths[i]);
+    free(g->paths);
+    free(g->program);
     g->ctx->cgroup->ops->end(g->ctx->cgroup);
     free(g->workers);
     free(g);

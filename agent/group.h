@@ -10,6 +10,8 @@
 
 struct er_group;
 
+#define ER_GROUP_NO_PROGRAM 1
+
 struct er_group_callbacks {
     void (*exited)(void *user, struct er_worker *worker); /* judged by the callee */
     void (*gone)(void *user);                             /* once, from er_group_step() */

@@ -224,8 +224,8 @@ int er_logfwd_new(struct er_logfwd **ret, int *ret_fd, struct er_loop *loop,
     f->path = opts->path ? strdup(opts->path) : NULL;
     if (!f->prefix || (opts->path && !f->path))
         rc = er_error_set(err, -ENOMEM, "log stream: out of memory");
-    if (!rc && f->path && (rc = open_file(f)))
-        rc = er_error_set(err, rc, "open log file '%s': %s", f->path, er_error_name(rc));
+    if (!rc && f->path)
+        (void)open_file(f); /* tried again, and what is lost counted, with every write */
     if (!rc && pipe2(pair, O_CLOEXEC) < 0)
         rc = er_error_errno(err, "make a pipe for a log");
     if (!rc) {

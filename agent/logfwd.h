@@ -34,7 +34,7 @@ struct er_logfwd_drops {
 struct er_logfwd;
 
 /* Makes the pipe; its write end, for the child, is returned through ret_fd and belongs to the
- * caller. A log file that cannot be opened is an error. */
+ * caller. A log file that cannot be opened loses lines as a full disk does. */
 int er_logfwd_new(struct er_logfwd **ret, int *ret_fd, struct er_loop *loop,
                   const struct er_logfwd_opts *opts, struct er_error *err);
 /* Reads what is there, writes the unfinished line, closes. NULL is fine. */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -59,6 +60,19 @@ static void reset_signals(uint64_t ignored)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+static struct rlimit workers_files; /* rlim_max 0: as ours */
+
+void er_spawn_lift_limits(void)
+{
+    struct rlimit now, lifted;
+
+    if (getrlimit(RLIMIT_NOFILE, &now) < 0)
+        return;
+    lifted = (struct rlimit){.rlim_cur = now.rlim_max, .rlim_max = now.rlim_max};
+    if (now.rlim_cur < now.rlim_max && setrlimit(RLIMIT_NOFILE, &lifted) == 0)
+        workers_files = now;
+}
+
 static void close_others(const struct er_spawn_opts *o)
 {
     if (syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC) < 0) {
@@ -81,6 +95,8 @@ static _Noreturn void child_main(const struct er_spawn_opts *o, pid_t agent, uin
             fail(o, ER_SPAWN_STDIO);
     }
     close_others(o);
+    if (workers_files.rlim_max)
+        setrlimit(RLIMIT_NOFILE, &workers_files);
     reset_signals(ignored);
     if (chdir(o->workdir) < 0)
         fail(o, ER_SPAWN_WORKDIR);

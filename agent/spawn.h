@@ -37,6 +37,10 @@ struct er_spawn_failure {
 int er_spawn(const struct er_spawn_opts *opts, pid_t *ret_pid, int *ret_pidfd,
              struct er_error *err);
 
+/* Lifts the caller's limit of descriptors to the hard one, since it grows with the number of
+ * workers; they get the old one. */
+void er_spawn_lift_limits(void);
+
 /* As execvp(3) searches: `path_list` is the value of PATH (NULL: the system's default). A name with
  * a
  * '/' is taken from `workdir`. Returns 0 with a malloc'ed path, or ENOENT or EACCES as -errno with

@@ -6,7 +6,6 @@
 #include "agent/logfwd.h"
 #include "agent/policy.h"
 #include "agent/worker_fsm.h"
-#include "base/buf.h"
 #include "base/page.h"
 #include "rendezvous/driver.h"
 
@@ -23,10 +22,13 @@ struct er_group_context {
     int null_fd; /* /dev/null, read and write */
 };
 
+struct er_worker_launch; /* worker_launch.c */
+
 struct er_worker {
     struct er_worker_fsm fsm;
     int local_rank, rank;
     uint64_t generation;
+    struct er_worker_launch *launch; /* owned; until it is spawned */
     pid_t pid;
     int pidfd;
     struct er_source *source; /* of the pidfd */
@@ -44,26 +46,30 @@ struct er_worker {
     bool root_cause;
 };
 
-#define ER_WORKER_ENV_MAX (2u * 1024 * 1024)
-
-/* The parts of one start, for er_worker_start(). */
-struct er_worker_plan {
-    const struct er_assignment *assignment;
-    const char *path; /* of the executable */
-    char *const *argv;
-    int stdin_fd, cgroup_fd, report_fd;
-    struct er_buf *env; /* room for the environment, used again for each worker */
-};
-
 /* argv of the spec with this worker's substitutions: malloc'ed, NULL-terminated, items owned.
  * ER_E_CONFIG for an unknown name. */
 int er_worker_argv(const struct er_group_context *ctx, const struct er_assignment *a,
                    int local_rank, char ***ret, struct er_error *err);
 void er_worker_argv_free(char **argv);
 
-/* `w` is zeroed but for local_rank. On failure it holds nothing and no process runs. */
-int er_worker_start(struct er_worker *w, const struct er_group_context *ctx,
-                    const struct er_worker_plan *plan, struct er_error *err);
+/*
+ * Starting takes three steps, so that all workers of a generation are prepared before the first is
+ * spawned, and forks follow each other closely.
+ *
+ * er_worker_prepare: `w` is zeroed but for local_rank; log files, page, environment. `path` (of the
+ * executable) is borrowed until er_worker_launched(), `argv` is taken over. On failure w needs
+ * er_worker_done(), as on success.
+ * er_worker_spawn: the process; does not wait for its exec.
+ * er_worker_launched: closes and frees what only the child needed.
+ */
+int er_worker_prepare(struct er_worker *w, const struct er_group_context *ctx,
+                      const struct er_assignment *a, const char *path, char **argv, int stdin_fd,
+                      struct er_error *err);
+int er_worker_spawn(struct er_worker *w, const struct er_group_context *ctx, int cgroup_fd,
+                    int report_fd, struct er_error *err);
+void er_worker_launched(struct er_worker *w);
+void er_worker_launch_free(struct er_worker_launch *launch); /* NULL is fine */
+
 /* Carry out a set of enum er_worker_action. */
 void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal);
 /* Its process has ended with `wait_status`, and has been waited for: kind and code, error file,
