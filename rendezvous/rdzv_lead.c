@@ -257,14 +257,38 @@ static void write_verdict(struct er_rdzv *c, enum er_world_phase phase, int exit
     rdzv_send_verdict(c, &w);
 }
 
+static void blame_first_silent(const struct er_rdzv *c, struct er_cause *cause)
+{
+    struct er_text t = {cause->message, sizeof(cause->message), 0};
+
+    memset(cause, 0, sizeof(*cause));
+    cause->kind = ER_EXIT_HUNG;
+    cause->generation = c->view.world.last_sealed;
+    cause->rank = cause->local_rank = -1;
+    er_text_add(&t, "no result within exit_timeout of the first node's success");
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+
+        if (er_view_member_rank(&c->view, n, NULL) < 0 || er_view_succeeded(&c->view, n))
+            continue;
+        memcpy(cause->node_id, n->id, sizeof(cause->node_id));
+        memcpy(cause->host, n->member.host, sizeof(cause->host));
+        return;
+    }
+}
+
 /* Once somebody is done, nothing grows, and the others have exit_timeout. */
 static void wait_for_rest(struct er_rdzv *c)
 {
+    struct er_cause cause;
+
     if (!c->first_ok_us)
         c->first_ok_us = c->now_us;
-    if (rdzv_due(c, er_deadline_in(c->first_ok_us, c->opts.exit_timeout_us)))
-        write_verdict(c, ER_WORLD_FAILED, EXIT_HANG, false, NULL,
-                      "not every node reported within exit_timeout of the first success");
+    if (!rdzv_due(c, er_deadline_in(c->first_ok_us, c->opts.exit_timeout_us)))
+        return;
+    blame_first_silent(c, &cause);
+    write_verdict(c, ER_WORLD_FAILED, EXIT_HANG, false, &cause,
+                  "not every node reported within exit_timeout");
 }
 
 static void consider_growing(struct er_rdzv *c, const struct survey *s)

@@ -24,7 +24,7 @@
 #define QUIET_US     (600 * ER_US_PER_S)  /* then: nothing may happen */
 #define DISPATCHES   20000u               /* of one seed */
 #define ROOT         "/elastic-run/sim/"
-#define DEFAULT_RUNS 1500
+#define DEFAULT_RUNS 4000
 
 #define require(x, ...)                                                                            \
     do {                                                                                           \

@@ -492,3 +492,34 @@ Test(rdzv, a_plan_of_many_nodes_goes_out_in_batches)
         cr_assert_eq(nodes[i].starts, 2u);
     end();
 }
+
+Test(rdzv, who_never_reports_after_the_first_success_is_a_hang)
+{
+    begin(2, 2);
+    form(2);
+    er_driver_result(nodes[0].driver, 1, NULL);
+    pass(300 * ER_US_PER_S - 1);
+    cr_assert_not(nodes[0].over);
+    pass(1);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(nodes[i].v.kind, ER_VERDICT_FAILED);
+        cr_assert_eq(nodes[i].v.exit_code, 124);
+        cr_assert_str_eq(nodes[i].v.cause.node_id, "n1");
+    }
+    end();
+}
+
+Test(rdzv, a_node_lost_after_its_success_is_not_missed)
+{
+    begin(2, 2);
+    form(2);
+    er_driver_result(nodes[0].driver, 1, NULL);
+    settle();
+    down(0);
+    pass(20 * ER_US_PER_S);
+    cr_assert_eq(nodes[1].starts, 1u);
+    er_driver_result(nodes[1].driver, 1, NULL);
+    settle();
+    cr_assert_eq(nodes[1].v.kind, ER_VERDICT_SUCCEEDED);
+    end();
+}
