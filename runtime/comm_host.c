@@ -40,7 +40,7 @@ struct host {
     const struct er_transport_ops *ops;
     struct er_transport *transport;
     uint64_t deadline_us;
-    bool spin; /* no more ranks than processors */
+    bool spin; /* no more ranks on this host than processors */
     pthread_t thread;
     bool thread_runs;
     _Atomic int engine;      /* 1: held */
@@ -350,7 +350,7 @@ static int become_ready(struct host *h, struct er_error *err)
 
     if (rc < 0)
         return rc;
-    h->spin = h->comm->size <= count_cpus();
+    h->spin = er_world(h->comm->ctx)->local_size <= count_cpus();
     return start_thread(h, err);
 }
 
