@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
+#include "agent/errorfile.h"
 #include "agent/exit_codes.h"
 #include "agent/report.h"
 #include "agent/spawn.h"
@@ -423,6 +424,18 @@ static void say_started(struct er_agent *agent, int argc, char **argv)
     er_buf_done(&list);
 }
 
+/* We may be a worker of another launcher. */
+static void write_error_file(struct er_agent *agent)
+{
+    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
+    struct er_error err = ER_ERROR_INIT;
+
+    if (agent->verdict.kind == ER_VERDICT_FAILED && path && path[0] &&
+        er_errorfile_write(path, &agent->verdict, agent->tail_is_traceback ? agent->tail : NULL,
+                           &err))
+        er_log(ER_LOG_WARNING, "cannot pass the root cause on", ER_STR("reason", err.text));
+}
+
 static int finish(struct er_agent *agent, int rc, const struct er_error *err)
 {
     int code = agent->verdict.exit_code;
@@ -435,6 +448,7 @@ static int finish(struct er_agent *agent, int rc, const struct er_error *err)
         code = agent->own_exit_code;
     er_agent_event_end(agent, code);
     print_report(agent);
+    write_error_file(agent);
     er_agent_status_end(agent, code);
     return code;
 }
@@ -459,7 +473,7 @@ int er_agent_run(const struct er_config *config, struct er_guard *guard, int arg
     er_rfc3339(er_wall_us(), agent.started_ts);
     code = agent_open(&agent, environ_, &err);
     if (code) {
-        er_log(ER_LOG_ERROR, err.text);
+        fprintf(stderr, "elastic-run: %s\n", err.text);
     } else {
         say_started(&agent, argc, argv);
         code = finish(&agent, agent_loop(&agent, &err), &err);

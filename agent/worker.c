@@ -1,6 +1,5 @@
 #include "agent/worker.h"
 
-#include <jansson.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,11 +8,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "agent/errorfile.h"
 #include "base/cleanup.h"
-#include "base/file.h"
 
-#define ERROR_FILE_MAX (1024u * 1024)
-#define NOTICE_STOP    4 /* enum er_notice of libelastic; part of the page's layout */
+#define NOTICE_STOP 4 /* enum er_notice of libelastic; part of the page's layout */
 
 void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal)
 {
@@ -30,37 +28,15 @@ void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal)
         kill(w->pid, SIGKILL);
 }
 
-static char *copy_string(const json_t *value)
-{
-    return json_is_string(value) ? strdup(json_string_value(value)) : NULL;
-}
-
-/* Both forms that torchrun knows: {"message": "..."} and {"message": {"message": "...",
- * "extraInfo":
- * {"py_callstack": "..."}}}. What cannot be read is no message. */
 static void read_error_file(struct er_worker *w)
 {
-    struct er_buf text;
-    json_t *root = NULL;
-    const json_t *message;
+    char *message = NULL;
 
-    if (access(w->error_file, F_OK) < 0)
-        return;
-    er_buf_init(&text, ERROR_FILE_MAX);
-    if (er_file_read(w->error_file, &text, NULL) == 0)
-        root = json_loadb(er_buf_str(&text), text.len, 0, NULL);
-    message = json_object_get(root, "message");
-    if (json_is_object(message)) {
-        w->traceback =
-            copy_string(json_object_get(json_object_get(message, "extraInfo"), "py_callstack"));
-        message = json_object_get(message, "message");
-    }
-    if (json_is_string(message)) {
+    er_errorfile_read(w->error_file, &message, &w->traceback);
+    if (message) {
         free(w->message);
-        w->message = copy_string(message);
+        w->message = message;
     }
-    json_decref(root);
-    er_buf_done(&text);
 }
 
 void er_worker_ended(struct er_worker *w, int wait_status, bool oom, uint64_t now_us)

@@ -168,6 +168,21 @@ static void error_files_of_both_forms_are_read(void)
     error_file("{\"message\": nonsense", "exited with code 1", NULL);
 }
 
+/* elastic-run as a worker of elastic-run. */
+static void root_cause_reaches_an_outer_launcher(void)
+{
+    struct agent_case c = {0};
+
+    case_begin(&c);
+    er_tap_check(case_run(&c, ARGS(er_test_bin("elastic-run"),
+                                   SH("echo '{\"message\": \"inner words\"}' > "
+                                      "$TORCHELASTIC_ERROR_FILE; exit 21"))) == 21);
+    const char *outer = strstr(er_test_err(&c.p), c.name);
+
+    er_tap_check(outer && strstr(outer, "message     inner words"));
+    case_end(&c);
+}
+
 static const char *const ALWAYS[] = {"ts",     "event",   "severity", "job",
                                      "run_id", "node_id", "host",     "msg"};
 
@@ -251,6 +266,7 @@ int main(int argc, char **argv)
         {"unwritable_log_dir_is_73", unwritable_log_dir_is_73, 0},
         {"summary_has_the_last_words", summary_has_the_last_words, 0},
         {"error_files_of_both_forms_are_read", error_files_of_both_forms_are_read, 0},
+        {"root_cause_reaches_an_outer_launcher", root_cause_reaches_an_outer_launcher, 0},
         {"events_are_json_lines_in_order", events_are_json_lines_in_order, 0},
     };
 

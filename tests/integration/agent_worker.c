@@ -304,9 +304,9 @@ static void worker_notice(void)
 {
     struct er_page *page = map_page();
 
+    signal(SIGTERM, SIG_IGN);
     printf("up\n");
     fflush(stdout);
-    signal(SIGTERM, SIG_IGN);
     while ((page->to_worker.word & 0xff) == 0)
         usleep(1000);
     printf("notice %d\n", (int)(page->to_worker.word & 0xff));
