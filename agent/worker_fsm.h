@@ -16,13 +16,15 @@
 #include <stdint.h>
 
 /* Names as in the metric elastic_run_workers. X(ENUM, "text") */
+/* clang-format off */
 #define ER_WORKER_STATES(X)                                                                        \
     X(SPAWNING, "spawning")                                                                        \
     X(UP, "up")                                                                                    \
     X(READY, "ready")                                                                              \
     X(STOPPING, "stopping")                                                                        \
-    X(KILLING, "killing") X(EXITED, "exite"                                                        \
-                                    "d")
+    X(KILLING, "killing")                                                                          \
+    X(EXITED, "exited")
+/* clang-format on */
 enum er_worker_state {
 #define ER_WORKER_STATE_ENUM(name, text) ER_WORKER_##name,
     ER_WORKER_STATES(ER_WORKER_STATE_ENUM)
