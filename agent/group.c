@@ -19,7 +19,8 @@
 
 #define SWEEP_EVERY_US (20 * ER_US_PER_MS) /* a backstop: SIGCHLD drives the sweep */
 #define FREE_WAIT_US   (10 * ER_US_PER_S)
-#define PARENTS_MAX    32 /* shells and launchers between a worker and who speaks for it */
+#define REAPED_MAX     10000 /* in one go */
+#define PARENTS_MAX    32    /* shells and launchers between a worker and who speaks for it */
 
 struct er_group {
     const struct er_group_context *ctx;
@@ -145,9 +146,11 @@ static void on_pidfd(void *user, uint32_t events)
     er_group_child(user);
 }
 
+/* Bounded, for the sake of the loop, should somebody make children faster than they are reaped:
+ * more signals will come then. */
 void er_group_child(struct er_group *g)
 {
-    for (;;) {
+    for (int i = 0; i < REAPED_MAX; i++) {
         siginfo_t info = {0};
         struct er_worker *w;
 
