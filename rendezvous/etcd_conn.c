@@ -74,7 +74,7 @@ static const char *hint(const struct er_etcd_conn *c, const struct etcd_member *
         return "";
     if (tls && !c->auth.cert && (strstr(why, "losed") || strstr(why, "read failed")))
         return " (does the server want a client certificate?)";
-    if (tls && strstr(why, "WRONG_VERSION_NUMBER"))
+    if (tls && (strstr(why, "WRONG_VERSION_NUMBER") || strstr(why, "losed")))
         return " (does the server speak TLS?)";
     if (!tls && (strstr(why, "losed") || strstr(why, "reset") || strstr(why, "read failed")))
         return " (does the server expect TLS?)";

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "rendezvous/etcd_conn_internal.h"
+#include "rendezvous/etcd_order.h"
 
 /*
  * Unary requests: wait for a session, are sent, and are sent again when they were certainly not
@@ -34,8 +35,10 @@ struct etcd_request {
     uint64_t deadline_us, not_before_us, sent_us, first_sent_us;
     uint64_t known_rev; /* when it was sent */
     unsigned epoch;
-    bool repeatable; /* may be sent again although it may have been applied */
-    bool doubtful;   /* ... and that is so */
+    struct er_etcd_touch touch; /* TXN */
+    bool blocked;               /* waits for an earlier one that touches the same keys */
+    bool repeatable;            /* may be sent again although it may have been applied */
+    bool doubtful;              /* ... and that is so */
     struct er_grpc_call *call;
     int rc; /* answered */
     uint64_t lease, ttl_us;
@@ -69,6 +72,7 @@ static void request_free(struct etcd_request *r)
 {
     er_list_remove(&r->node);
     er_buf_done(&r->message);
+    er_etcd_touch_done(&r->touch);
     r->conn->request_n--;
     free(r);
 }
@@ -296,17 +300,46 @@ static void send_request(struct er_etcd_conn *c, struct etcd_request *r, uint64_
     c->flying_n++;
 }
 
+static bool conflicts_before(const struct er_list *list, const struct er_list *end,
+                             const struct etcd_request *r)
+{
+    for (const struct er_list *node = list->next; node != end; node = node->next) {
+        const struct etcd_request *other = ER_LIST_ITEM(node, struct etcd_request, node);
+
+        if (other->kind == REQUEST_TXN && er_etcd_touch_conflict(&other->touch, &r->touch))
+            return true;
+    }
+    return false;
+}
+
+/* Behind an earlier one that waits or is under way? */
+static bool is_blocked(const struct er_etcd_conn *c, const struct etcd_request *r)
+{
+    return r->kind == REQUEST_TXN && (conflicts_before(&c->flying, &c->flying, r) ||
+                                      conflicts_before(&c->waiting, &r->node, r));
+}
+
+/* May it be sent now? Only so many are looked at, so that a long queue costs no more. */
+static bool may_send(const struct er_etcd_conn *c, struct etcd_request *r, unsigned *looked,
+                     uint64_t now)
+{
+    if (c->session != ETCD_UP || c->flying_n >= ER_ETCD_FLYING_MAX || r->not_before_us > now)
+        return false;
+    r->blocked = ++*looked > ER_ETCD_FLYING_MAX || is_blocked(c, r);
+    return !r->blocked;
+}
+
 void etcd_requests_pump(struct er_etcd_conn *c)
 {
     uint64_t now = er_now_us();
+    unsigned looked = 0;
 
     er_list_for_each_safe (node, &c->waiting) {
         struct etcd_request *r = ER_LIST_ITEM(node, struct etcd_request, node);
 
         if (r->deadline_us <= now)
             end_later(r, given_up(r));
-        else if (c->session == ETCD_UP && c->flying_n < ER_ETCD_FLYING_MAX &&
-                 r->not_before_us <= now)
+        else if (may_send(c, r, &looked, now))
             send_request(c, r, now);
     }
     etcd_requests_answer(c);
@@ -320,7 +353,7 @@ uint64_t etcd_requests_deadline(const struct er_etcd_conn *c)
         return 0;
     er_list_for_each (node, &c->waiting) {
         const struct etcd_request *r = ER_LIST_ITEM(node, struct etcd_request, node);
-        bool held = c->session != ETCD_UP || c->flying_n >= ER_ETCD_FLYING_MAX;
+        bool held = r->blocked || c->session != ETCD_UP || c->flying_n >= ER_ETCD_FLYING_MAX;
         uint64_t mine =
             held || r->not_before_us > r->deadline_us ? r->deadline_us : r->not_before_us;
 
@@ -379,7 +412,8 @@ int er_etcd_conn_txn(struct er_etcd_conn *c, const struct er_store_txn *txn, er_
     r->txn_done = done;
     r->repeatable =
         only_reads(txn->then_ops, txn->then_n) && only_reads(txn->else_ops, txn->else_n);
-    return queue(r, er_etcd_encode_txn(txn, &r->message));
+    rc = er_etcd_touch_init(&r->touch, txn);
+    return queue(r, rc < 0 ? rc : er_etcd_encode_txn(txn, &r->message));
 }
 
 int er_etcd_conn_grant(struct er_etcd_conn *c, uint64_t id, uint64_t ttl_us, er_store_lease_fn done,

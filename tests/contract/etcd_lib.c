@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "tests/lib/tap.h"
@@ -93,7 +94,7 @@ void etcd_member_start(struct etcd_cluster *e, int i)
                                                  NULL};
          *a; a++)
         argv[n++] = *a;
-    for (const char *const *a = e->extra; a && *a && n < 62; a++)
+    for (const char *const *a = e->extra; *a && n < 62; a++)
         argv[n++] = *a;
     argv[n] = NULL;
     er_test_start(&e->members[i], argv, NULL);
@@ -110,7 +111,8 @@ void etcd_start_with(struct etcd_cluster *e, int n, const char *scheme, const ch
     er_test_tempdir(e->dir);
     e->n = n;
     e->scheme = scheme;
-    e->extra = extra;
+    for (size_t i = 0; extra && extra[i] && i < ER_ARRAY_N(e->extra) - 1; i++)
+        e->extra[i] = extra[i];
     snprintf(e->listen, sizeof(e->listen), "%s", listen);
     for (int i = 0; i < n; i++) {
         size_t at = strlen(e->endpoints);

@@ -19,16 +19,17 @@ struct etcd_cluster {
     int n;
     struct er_test_proc members[ETCD_MEMBERS_MAX];
     bool running[ETCD_MEMBERS_MAX];
-    const char *const *extra; /* more arguments for etcd, NULL-ended; NULL: none */
-    const char *scheme;       /* "unix" or "unixs" */
-    char listen[128];         /* more URLs to listen on for clients: ",http://127.0.0.1:1"; or "" */
-    char endpoints[1024];     /* for the store */
+    const char *extra[16]; /* more arguments for etcd, NULL-ended */
+    const char *scheme;    /* "unix" or "unixs" */
+    char listen[128];      /* more URLs to listen on for clients: ",http://127.0.0.1:1"; or "" */
+    char endpoints[1024];  /* for the store */
 };
 
 /* Is there an etcd to run? Else the case is skipped. */
 void etcd_need(void);
 /* Starts the members; does not wait for them. */
 void etcd_start(struct etcd_cluster *e, int n);
+/* `extra`: NULL, or more arguments, NULL-ended; the texts must live as long as the cluster. */
 void etcd_start_with(struct etcd_cluster *e, int n, const char *scheme, const char *listen,
                      const char *const *extra);
 void etcd_member_kill(struct etcd_cluster *e, int i); /* SIGKILL and reap */

@@ -2,10 +2,12 @@
 #include <criterion/criterion.h>
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "rendezvous/etcd_lease.h"
+#include "rendezvous/etcd_order.h"
 #include "rendezvous/etcd_rotate.h"
 #include "rendezvous/etcd_status.h"
 
@@ -250,4 +252,54 @@ Test(etcd_lease, granted_leases_that_nobody_keeps_are_forgotten)
     cr_assert_eq(er_etcd_leases_until(ls, 1), 0u);
     cr_assert_eq(er_etcd_leases_until(ls, 2), 21 * S);
     er_etcd_leases_free(ls);
+}
+
+/* ---- order ---- */
+
+static struct er_store_op op(enum er_store_op_kind kind, const char *key, bool prefix)
+{
+    return (struct er_store_op){.kind = kind, .key = {key, strlen(key)}, .prefix = prefix};
+}
+
+/* One operation and, when `compared` is given, one compare. */
+static struct er_etcd_touch touch(struct er_store_op o, const char *compared)
+{
+    const struct er_store_cmp cmp = {.key = {compared, compared ? strlen(compared) : 0}};
+    const struct er_store_txn txn = {&cmp, compared != NULL, &o, 1, NULL, 0};
+    struct er_etcd_touch t = {.read_n = 0};
+
+    cr_assert_eq(er_etcd_touch_init(&t, &txn), 0);
+    return t;
+}
+
+Test(etcd_order, what_touches_a_written_key_waits)
+{
+    static const struct {
+        enum er_store_op_kind a_kind, b_kind;
+        const char *a, *a_cmp, *b, *b_cmp;
+        bool a_prefix, b_prefix, conflict;
+    } rows[] = {
+        {ER_OP_PUT, ER_OP_PUT, "k", NULL, "k", NULL, false, false, true},
+        {ER_OP_PUT, ER_OP_PUT, "k", NULL, "l", NULL, false, false, false},
+        {ER_OP_PUT, ER_OP_RANGE, "k", NULL, "k", NULL, false, false, true},
+        {ER_OP_RANGE, ER_OP_RANGE, "k", NULL, "k", NULL, false, false, false},
+        {ER_OP_DELETE, ER_OP_RANGE, "k", NULL, "k", NULL, false, false, true},
+        {ER_OP_PUT, ER_OP_PUT, "k", "world", "l", "world", false, false, false},
+        {ER_OP_PUT, ER_OP_PUT, "world", NULL, "l", "world", false, false, true},
+        {ER_OP_PUT, ER_OP_RANGE, "k", NULL, "x", NULL, false, true, true},
+        {ER_OP_RANGE, ER_OP_RANGE, "k", NULL, "x", NULL, true, true, false},
+        {ER_OP_DELETE, ER_OP_RANGE, "k", NULL, "x", NULL, true, false, true},
+    };
+
+    for (size_t i = 0; i < ER_ARRAY_N(rows); i++) {
+        struct er_etcd_touch a =
+            touch(op(rows[i].a_kind, rows[i].a, rows[i].a_prefix), rows[i].a_cmp);
+        struct er_etcd_touch b =
+            touch(op(rows[i].b_kind, rows[i].b, rows[i].b_prefix), rows[i].b_cmp);
+
+        cr_assert_eq(er_etcd_touch_conflict(&a, &b), rows[i].conflict, "row %zu", i);
+        cr_assert_eq(er_etcd_touch_conflict(&b, &a), rows[i].conflict, "row %zu", i);
+        er_etcd_touch_done(&a);
+        er_etcd_touch_done(&b);
+    }
 }

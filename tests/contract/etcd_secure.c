@@ -1,0 +1,423 @@
+/* Who may talk to etcd: TLS in both directions, password, permissions; and what the error says when
+ * something is wrong. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "tests/contract/etcd_lib.h"
+#include "tests/lib/tap.h"
+
+/* ---- certificates ---- */
+
+struct pki {
+    char dir[ER_TEST_PATH_MAX];
+    char ca[600], other_ca[600], server_cert[600], server_key[600], client_cert[600],
+        client_key[600], old_cert[600];
+};
+
+static void shell(const char *dir, const char *script)
+{
+    struct er_test_proc p;
+
+    if (!er_tap_check(er_test_run(&p, (const char *[]){"env", "-C", dir, "sh", "-ec", script, NULL},
+                                  NULL, ETCD_DEADLINE_MS) == 0))
+        er_tap_note("%s", er_test_err(&p));
+    er_test_done(&p);
+}
+
+static const char make_pki[] =
+    "new_ca() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "
+    "$1.key "
+    "-out $1.pem -days 2 -subj /CN=$1; }\n"
+    "new_cert() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $1.key "
+    "-out $1.csr -subj /CN=$2; printf \"$3\" >$1.ext; "
+    "openssl x509 -req -in $1.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out $1.pem $4 "
+    "-extfile $1.ext; }\n"
+    "new_ca ca; new_ca other\n"
+    "new_cert server etcd 'subjectAltName=DNS:etcd.test,DNS:localhost,IP:127.0.0.1,IP:::1\\n"
+    "extendedKeyUsage=serverAuth,clientAuth' '-days 2'\n"
+    "new_cert client worker 'extendedKeyUsage=clientAuth' '-days 2'\n"
+    "new_cert old worker 'extendedKeyUsage=clientAuth' '-days -1'\n";
+
+static void pki_new(struct pki *k)
+{
+    er_test_tempdir(k->dir);
+    shell(k->dir, make_pki);
+    snprintf(k->ca, sizeof(k->ca), "%s/ca.pem", k->dir);
+    snprintf(k->other_ca, sizeof(k->other_ca), "%s/other.pem", k->dir);
+    snprintf(k->server_cert, sizeof(k->server_cert), "%s/server.pem", k->dir);
+    snprintf(k->server_key, sizeof(k->server_key), "%s/server.key", k->dir);
+    snprintf(k->client_cert, sizeof(k->client_cert), "%s/client.pem", k->dir);
+    snprintf(k->client_key, sizeof(k->client_key), "%s/client.key", k->dir);
+    snprintf(k->old_cert, sizeof(k->old_cert), "%s/old.pem", k->dir);
+}
+
+/* etcd that wants client certificates, on a socket and, when `listen` says so, on TCP. */
+static void start_tls(struct etcd_cluster *e, const struct pki *k, const char *listen)
+{
+    const char *extra[] = {"--cert-file",       k->server_cert, "--key-file",         k->server_key,
+                           "--trusted-ca-file", k->ca,          "--client-cert-auth", NULL};
+
+    etcd_start_with(e, 1, "unixs", listen, extra);
+}
+
+/* ---- what is expected ---- */
+
+static void expect_put(const struct er_etcd_opts *opts)
+{
+    struct er_store *s = etcd_open_with(opts);
+    struct er_etcd_status status;
+
+    if (!er_tap_check(etcd_put_surely(s, "/t/a", "1") == 0)) {
+        er_store_etcd_status(s, &status);
+        er_tap_note("%s", status.text);
+    }
+    s->ops->free(s);
+}
+
+/* The first write ends with `rc`, and the text names the endpoint and says `says`. */
+static void expect_refusal(const struct er_etcd_opts *opts, int rc, const char *says)
+{
+    struct er_store *s = etcd_open_with(opts);
+    struct er_etcd_status status;
+    int have = etcd_put(s, "/t/a", "1", 0);
+
+    er_store_etcd_status(s, &status);
+    if (!er_tap_check(have == rc))
+        er_tap_note("%d", have);
+    er_tap_check(strstr(status.text, opts->endpoints) != NULL);
+    if (!er_tap_check(strstr(status.text, says) != NULL) || !says[0])
+        er_tap_note("%s", status.text);
+    s->ops->free(s);
+}
+
+static void expect_no_open(const struct er_etcd_opts *opts, const char *says)
+{
+    struct er_error err = ER_ERROR_INIT;
+    struct er_store *s = NULL;
+
+    er_tap_check(er_store_etcd_open(&s, opts, &err) == ER_E_CONFIG && !s);
+    if (!er_tap_check(strstr(err.text, says) != NULL))
+        er_tap_note("%s", err.text);
+}
+
+/* The server is up: what fails later is not its being late. */
+static void wait_up(const struct er_etcd_opts *opts)
+{
+    expect_put(opts);
+}
+
+static struct er_etcd_opts tls_opts(const struct etcd_cluster *e, const struct pki *k)
+{
+    return (struct er_etcd_opts){.endpoints = e->endpoints,
+                                 .prefix = "/t/",
+                                 .ca = k->ca,
+                                 .cert = k->client_cert,
+                                 .key = k->client_key,
+                                 .server_name = "etcd.test",
+                                 .request_timeout_us = 3 * ER_US_PER_S};
+}
+
+/* ---- TLS ---- */
+
+static void client_certificate_and_server_name(void)
+{
+    struct etcd_cluster e;
+    struct er_etcd_opts o;
+    struct pki k;
+
+    pki_new(&k);
+    start_tls(&e, &k, "");
+    o = tls_opts(&e, &k);
+    expect_put(&o);
+    etcd_stop(&e);
+    er_test_rmtree(k.dir);
+}
+
+static void over_both_ip_versions(void)
+{
+    static const char *const hosts[] = {"127.0.0.1", "::1"};
+
+    for (size_t i = 0; i < ER_ARRAY_N(hosts); i++) {
+        int port = etcd_free_port(hosts[i]);
+        struct etcd_cluster e;
+        struct er_etcd_opts o;
+        struct pki k;
+        char listen[128], endpoint[120];
+
+        if (port < 0) {
+            er_tap_note("no %s here", hosts[i]);
+            continue;
+        }
+        snprintf(endpoint, sizeof(endpoint), i ? "https://[%s]:%d" : "https://%s:%d", hosts[i],
+                 port);
+        snprintf(listen, sizeof(listen), ",%s", endpoint);
+        pki_new(&k);
+        start_tls(&e, &k, listen);
+        o = tls_opts(&e, &k);
+        o.endpoints = endpoint;
+        o.server_name = NULL; /* the address stands in the certificate */
+        expect_put(&o);
+        etcd_stop(&e);
+        er_test_rmtree(k.dir);
+    }
+}
+
+static void what_is_wrong_with_tls_is_said(void)
+{
+    struct etcd_cluster e;
+    struct er_etcd_opts good, o;
+    struct pki k;
+
+    pki_new(&k);
+    start_tls(&e, &k, "");
+    good = tls_opts(&e, &k);
+    wait_up(&good);
+    o = good;
+    o.ca = k.other_ca;
+    expect_refusal(&o, -EACCES, "certificate verify failed");
+    o = good;
+    o.server_name = "else.test";
+    expect_refusal(&o, -EACCES, "else.test");
+    o = good;
+    o.cert = o.key = NULL;
+    expect_refusal(&o, -ENOTCONN, "client certificate");
+    etcd_stop(&e);
+    er_test_rmtree(k.dir);
+}
+
+static void plaintext_against_tls_and_tls_against_plaintext(void)
+{
+    struct etcd_cluster e, plain;
+    struct er_etcd_opts good, o;
+    struct pki k;
+    char endpoint[ER_TEST_PATH_MAX + 16];
+
+    pki_new(&k);
+    start_tls(&e, &k, "");
+    good = tls_opts(&e, &k);
+    wait_up(&good);
+    snprintf(endpoint, sizeof(endpoint), "unix:%s/etcd:0", e.dir);
+    o = (struct er_etcd_opts){.endpoints = endpoint, .request_timeout_us = 2 * ER_US_PER_S};
+    expect_refusal(&o, -ENOTCONN, "expect TLS");
+    etcd_start(&plain, 1);
+    o = (struct er_etcd_opts){.endpoints = plain.endpoints};
+    wait_up(&o);
+    snprintf(endpoint, sizeof(endpoint), "unixs:%s/etcd:0", plain.dir);
+    o = good;
+    o.endpoints = endpoint;
+    expect_refusal(&o, -ENOTCONN, "speak TLS");
+    etcd_stop(&plain);
+    etcd_stop(&e);
+    er_test_rmtree(k.dir);
+}
+
+static void files_are_checked_before_anything_is_sent(void)
+{
+    struct pki k;
+
+    pki_new(&k);
+    expect_no_open(&(struct er_etcd_opts){.endpoints = "a:1", .ca = "/nowhere/ca.pem"},
+                   "/nowhere/ca.pem");
+    expect_no_open(&(struct er_etcd_opts){.endpoints = "a:1", .ca = "/dev/null"}, "is empty");
+    expect_no_open(&(struct er_etcd_opts){.endpoints = "a:1", .ca = k.client_key},
+                   "no CERTIFICATE");
+    expect_no_open(&(struct er_etcd_opts){.endpoints = "a:1", .cert = k.client_cert},
+                   "go together");
+    expect_no_open(&(struct er_etcd_opts){.endpoints = "a:1", .user = "u"}, "go together");
+    expect_no_open(
+        &(struct er_etcd_opts){
+            .endpoints = "a:1", .cert = k.client_cert, .key = k.client_cert, .ca = k.ca},
+        "PRIVATE KEY");
+    expect_no_open(&(struct er_etcd_opts){.endpoints = "http://a:1", .ca = k.ca}, "plaintext");
+    expect_no_open(&(struct er_etcd_opts){.endpoints = "a:b"}, "a:b");
+    expect_no_open(&(struct er_etcd_opts){.endpoints = ""}, "no etcd endpoint");
+    er_test_rmtree(k.dir);
+}
+
+/* ---- passwords and permissions ---- */
+
+static void ctl(struct etcd_cluster *e, const char *const argv[])
+{
+    struct er_test_proc p;
+
+    if (!er_tap_check(etcd_ctl(e, 0, &p, argv) == 0))
+        er_tap_note("%s%s", er_test_out(&p), er_test_err(&p));
+    er_test_done(&p);
+}
+
+#define CTL(e, ...) ctl((e), (const char *[]){__VA_ARGS__, NULL})
+
+/* Users root and worker (whose role is the prefix /t/ alone); passwords in files. */
+static void start_auth(struct etcd_cluster *e, char password[600])
+{
+    struct er_etcd_opts o;
+
+    etcd_start_with(e, 1, "unix", "", (const char *[]){"--bcrypt-cost", "4", NULL});
+    o = (struct er_etcd_opts){.endpoints = e->endpoints};
+    wait_up(&o);
+    CTL(e, "user", "add", "root:rootpw");
+    CTL(e, "user", "grant-role", "root", "root");
+    CTL(e, "role", "add", "job");
+    CTL(e, "role", "grant-permission", "--prefix=true", "job", "readwrite", "/t/");
+    CTL(e, "user", "add", "worker:secret");
+    CTL(e, "user", "grant-role", "worker", "job");
+    CTL(e, "auth", "enable");
+    snprintf(password, 600, "%s/password", e->dir);
+    er_test_write_file(password, "secret\n");
+}
+
+static bool told(void *user)
+{
+    return ((struct etcd_answer *)user)->done;
+}
+
+static bool watch_ended(void *user)
+{
+    return ((struct etcd_watching *)user)->ended != 0;
+}
+
+static bool watch_saw(void *user)
+{
+    const struct etcd_watching *w = user;
+
+    return w->ended || w->n >= 1;
+}
+
+static void a_password_is_enough_and_only_for_the_prefix(void)
+{
+    struct etcd_cluster e;
+    struct er_store *s;
+    struct etcd_watching *w = calloc(2, sizeof(*w));
+    struct etcd_answer a, lost;
+    char password[600];
+
+    er_tap_require(w != NULL);
+    start_auth(&e, password);
+    s = etcd_open_with(&(struct er_etcd_opts){
+        .endpoints = e.endpoints, .prefix = "/t/", .user = "worker", .password_file = password});
+    etcd_watch(s, "/t/", true, 0, &w[0]);
+    etcd_watch(s, "/other/", true, 0, &w[1]);
+    er_tap_check(etcd_grant(s, 9, 5 * ER_US_PER_S, &a) == 0);
+    etcd_keep(s, 9, &lost);
+    er_tap_check(etcd_put(s, "/t/a", "1", 9) == 0);
+    er_tap_check(etcd_put(s, "/other/a", "1", 0) == -EACCES);
+    er_tap_check(etcd_run(&s, 1, watch_saw, &w[0]) && w[0].n == 1);
+    er_tap_check(etcd_run(&s, 1, watch_ended, &w[1]) && w[1].ended == -EACCES);
+    er_tap_check(w[0].ended == 0 && !lost.done);
+    s->ops->free(s);
+    etcd_stop(&e);
+    free(w);
+}
+
+/* A restarted member forgets its tokens. */
+static void an_old_token_is_renewed_in_silence(void)
+{
+    struct etcd_cluster e;
+    struct er_store *s;
+    struct etcd_watching *w = calloc(1, sizeof(*w));
+    char password[600];
+
+    er_tap_require(w != NULL);
+    start_auth(&e, password);
+    s = etcd_open_with(&(struct er_etcd_opts){
+        .endpoints = e.endpoints, .prefix = "/t/", .user = "worker", .password_file = password});
+    er_tap_check(etcd_put(s, "/t/a", "1", 0) == 0);
+    etcd_watch(s, "/t/b", false, 0, w);
+    etcd_member_kill(&e, 0);
+    etcd_member_start(&e, 0);
+    er_tap_check(etcd_put_surely(s, "/t/b", "2") == 0);
+    er_tap_check(etcd_run(&s, 1, watch_saw, w) && w->n == 1);
+    s->ops->free(s);
+    etcd_stop(&e);
+    free(w);
+}
+
+static void what_is_wrong_with_the_login_is_said(void)
+{
+    struct etcd_cluster e;
+    struct er_etcd_opts o;
+    char password[600], wrong[600];
+
+    start_auth(&e, password);
+    snprintf(wrong, sizeof(wrong), "%s/wrong", e.dir);
+    er_test_write_file(wrong, "guess");
+    o = (struct er_etcd_opts){
+        .endpoints = e.endpoints, .prefix = "/t/", .user = "worker", .password_file = wrong};
+    expect_refusal(&o, -EACCES, "invalid user ID or password");
+    o.user = "nobody";
+    expect_refusal(&o, -EACCES, "login");
+    o.user = o.password_file = NULL;
+    expect_refusal(&o, -EACCES, "user name is empty");
+    o.user = "worker";
+    o.password_file = password;
+    o.prefix = "/elsewhere/";
+    expect_refusal(&o, -EACCES, "permission denied");
+    etcd_stop(&e);
+}
+
+static void a_login_where_none_is_needed_does_no_harm(void)
+{
+    struct etcd_cluster e;
+    char password[600];
+
+    etcd_start(&e, 1);
+    snprintf(password, sizeof(password), "%s/password", e.dir);
+    er_test_write_file(password, "secret\n");
+    expect_put(&(struct er_etcd_opts){
+        .endpoints = e.endpoints, .prefix = "/t/", .user = "worker", .password_file = password});
+    etcd_stop(&e);
+}
+
+static void revoked_permission_is_told(void)
+{
+    struct etcd_cluster e;
+    struct er_store *s;
+    struct etcd_answer a;
+    char password[600];
+
+    start_auth(&e, password);
+    s = etcd_open_with(&(struct er_etcd_opts){
+        .endpoints = e.endpoints, .prefix = "/t/", .user = "worker", .password_file = password});
+    er_tap_check(etcd_put(s, "/t/a", "1", 0) == 0);
+    CTL(&e, "--user", "root:rootpw", "user", "revoke-role", "worker", "job");
+    er_tap_check(etcd_put(s, "/t/a", "2", 0) == -EACCES);
+    er_tap_check(etcd_get(s, "/t/a", &a) == -EACCES);
+    er_tap_check(!told(&(struct etcd_answer){.done = false}));
+    s->ops->free(s);
+    etcd_stop(&e);
+}
+
+static void nobody_listens(void)
+{
+    expect_refusal(&(struct er_etcd_opts){.endpoints = "unix:/nowhere/etcd.sock",
+                                          .request_timeout_us = ER_US_PER_S},
+                   -ENOTCONN, "No such file");
+    expect_refusal(
+        &(struct er_etcd_opts){.endpoints = "name.invalid:2379", .request_timeout_us = ER_US_PER_S},
+        -ENOTCONN, "name.invalid");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct er_tap_case cases[] = {
+        {"client_certificate_and_server_name", client_certificate_and_server_name, 0},
+        {"over_both_ip_versions", over_both_ip_versions, 0},
+        {"what_is_wrong_with_tls_is_said", what_is_wrong_with_tls_is_said, 0},
+        {"plaintext_against_tls_and_tls_against_plaintext",
+         plaintext_against_tls_and_tls_against_plaintext, 0},
+        {"files_are_checked_before_anything_is_sent", files_are_checked_before_anything_is_sent, 0},
+        {"a_password_is_enough_and_only_for_the_prefix",
+         a_password_is_enough_and_only_for_the_prefix, 0},
+        {"an_old_token_is_renewed_in_silence", an_old_token_is_renewed_in_silence, 0},
+        {"what_is_wrong_with_the_login_is_said", what_is_wrong_with_the_login_is_said, 0},
+        {"a_login_where_none_is_needed_does_no_harm", a_login_where_none_is_needed_does_no_harm, 0},
+        {"revoked_permission_is_told", revoked_permission_is_told, 0},
+        {"nobody_listens", nobody_listens, 0},
+    };
+
+    return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));
+}
