@@ -1,0 +1,146 @@
+/*
+ * A job under elastic-run that loses a worker goes on by itself, and every loss it prints is the
+ * one of an undisturbed run, bit for bit: 1, 2, 3 and 4 workers, both transports.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/clothes.h"
+#include "tests/lib/proc.h"
+#include "tests/lib/tap.h"
+#include "tests/lib/tempdir.h"
+#include "tests/lib/wait.h"
+
+#define DEADLINE_MS 60000u
+
+static char root[ER_TEST_PATH_MAX];
+
+static void start(struct er_test_proc *p, int workers, const char *name, const char *transport)
+{
+    char nproc[16], job[64], checkpoint[ER_TEST_PATH_MAX + 64], cache[ER_TEST_PATH_MAX + 32],
+        pids[ER_TEST_PATH_MAX + 32], net[64];
+    snprintf(nproc, sizeof(nproc), "%d", workers);
+    snprintf(job, sizeof(job), "name=resume-%d-%s", (int)getpid(), name);
+    snprintf(checkpoint, sizeof(checkpoint), "checkpoint.dir=%s/%s", root, name);
+    snprintf(cache, sizeof(cache), "XDG_CACHE_HOME=%s/cache", root);
+    snprintf(pids, sizeof(pids), "PIDS=%s/pid", root);
+    snprintf(net, sizeof(net), "ELASTIC_COMM_TRANSPORT=%s", transport);
+    const char *argv[] = {
+        er_test_bin("elastic-run"),
+        "--nproc-per-node",
+        nproc,
+        "--max-restarts",
+        "3",
+        "--set",
+        job,
+        "--set",
+        checkpoint,
+        "sh",
+        "-c",
+        "echo $$ > $PIDS.$RANK; exec \"$0\" \"$@\"", /* the pid stays the worker's */
+        er_test_bin("examples/fashion_mnist"),
+        "--data",
+        root,
+        "--batch=32",
+        "--epochs=40",
+        "--log-steps=1",
+        "--checkpoint-steps=20",
+        "--exact-log",
+        NULL};
+    const char *env[] = {cache, pids, net, NULL};
+    er_test_start(p, argv, env);
+}
+
+static pid_t pid_of(int rank)
+{
+    char path[ER_TEST_PATH_MAX + 32];
+    snprintf(path, sizeof(path), "%s/pid.%d", root, rank);
+    char *text = er_test_read_file(path);
+    er_tap_require(text);
+    pid_t pid = (pid_t)atoi(text);
+    free(text);
+    return pid;
+}
+
+/* Every "step=" line and the result of `got` stand in `want`; returns how many there were. */
+static int compare(const char *want, const char *got)
+{
+    int n = 0;
+    char *text = strdup(got), *save = NULL;
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char wanted[512];
+        if (strncmp(line, "step=", 5) != 0 && strncmp(line, "accuracy=", 9) != 0)
+            continue;
+        snprintf(wanted, sizeof(wanted), "%s\n", line);
+        n++;
+        if (!er_tap_check(strstr(want, wanted)))
+            er_tap_note("not in the undisturbed run: %s", line);
+    }
+    free(text);
+    return n;
+}
+
+static void disturbed_equals_undisturbed(int workers, int victim, const char *transport)
+{
+    struct er_test_proc whole, again, killed;
+    er_test_tempdir(root);
+    er_test_clothes(root);
+    start(&whole, workers, "whole", transport);
+    er_tap_require(er_test_wait_exit(&whole, DEADLINE_MS));
+    start(&again, workers, "again", transport);
+    er_tap_require(er_test_wait_exit(&again, DEADLINE_MS));
+    start(&killed, workers, "killed", transport);
+    er_tap_require(er_test_wait_out(&killed, "step=47 ", DEADLINE_MS));
+    er_tap_check(kill(pid_of(victim), SIGKILL) == 0);
+    er_tap_require(er_test_wait_exit(&killed, DEADLINE_MS));
+    er_tap_check(er_test_exit_code(&whole) == 0 && er_test_exit_code(&again) == 0);
+    if (!er_tap_check(er_test_exit_code(&killed) == 0))
+        er_tap_note("%s", er_test_err(&killed));
+    er_tap_check(strstr(er_test_out(&killed), "resumed from"));
+    er_tap_check(compare(er_test_out(&whole), er_test_out(&again)) > 800);
+    er_tap_check(compare(er_test_out(&whole), er_test_out(&killed)) > 800);
+    er_test_done(&whole);
+    er_test_done(&again);
+    er_test_done(&killed);
+    er_test_rmtree(root);
+}
+
+static void one_worker(void)
+{
+    disturbed_equals_undisturbed(1, 0, "shm");
+}
+
+static void two_workers(void)
+{
+    disturbed_equals_undisturbed(2, 1, "shm");
+}
+
+static void two_workers_over_tcp(void)
+{
+    disturbed_equals_undisturbed(2, 0, "tcp");
+}
+
+static void three_workers(void)
+{
+    disturbed_equals_undisturbed(3, 0, "shm");
+}
+
+static void four_workers(void)
+{
+    disturbed_equals_undisturbed(4, 2, "shm");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct er_tap_case cases[] = {
+        {"one_worker", one_worker, 120},
+        {"two_workers", two_workers, 120},
+        {"two_workers_over_tcp", two_workers_over_tcp, 120},
+        {"three_workers", three_workers, 120},
+        {"four_workers", four_workers, 120},
+    };
+    return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
