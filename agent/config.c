@@ -270,6 +270,7 @@ static int load_spec(struct er_loader *loader, struct er_error *err)
 static int load_values(struct er_loader *loader, struct er_error *err)
 {
     int rc = choose_form(loader, err);
+    bool sound;
 
     if (rc)
         return rc;
@@ -281,7 +282,9 @@ static int load_values(struct er_loader *loader, struct er_error *err)
     er_loader_environment(loader);
     er_loader_options(loader);
     er_loader_command(loader);
-    if (!loader->findings.n) /* derived values need sound ones */
+    sound = !loader->findings.n;
+    er_loader_available(loader);
+    if (sound) /* derived values need sound ones */
         er_loader_resolve(loader);
     return er_findings_result(&loader->findings, err);
 }

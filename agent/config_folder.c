@@ -6,12 +6,47 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/subst.h"
 #include "base/cleanup.h"
 
 enum { HOST_TEXT_MAX = 256 };
+
+/* Is `path`, n bytes, a folder whose ".." is the one that its name says? */
+static bool is_plain_folder(const char *path, size_t n)
+{
+    ER_CLEANUP(er_cleanup_free) char *copy = strndup(path, n);
+    struct stat st;
+
+    return copy && !lstat(copy, &st) && S_ISDIR(st.st_mode);
+}
+
+/* Without "//", "/./" and, where it means the same, "folder/..". In place. */
+static char *clean_path(char *path)
+{
+    char *to = path;
+
+    for (const char *from = path; from && *from;) {
+        size_t n = strcspn(from + 1, "/") + 1; /* with the slash in front */
+        char *last = NULL;
+
+        if (n == 3 && !strncmp(from, "/..", 3))
+            last = memrchr(path, '/', (size_t)(to - path));
+        if (last && is_plain_folder(path, (size_t)(to - path))) {
+            to = last;
+        } else if (n > 1 && !(n == 2 && from[1] == '.')) {
+            memmove(to, from, n);
+            to += n;
+        }
+        from += n;
+    }
+    if (to == path)
+        *to++ = '/';
+    *to = '\0';
+    return path;
+}
 
 /* `base` + "/" + `path`, or `path` alone when absolute; a leading "./" is dropped. malloc'ed. */
 static char *join_path(const char *base, const char *path)
@@ -21,12 +56,14 @@ static char *join_path(const char *base, const char *path)
 
     while (path[0] == '.' && path[1] == '/')
         path += 2 + strspn(path + 2, "/");
-    if (*path == '/')
-        return strdup(path);
+    if (*path == '/') {
+        text = strdup(path);
+        return text ? clean_path(text) : NULL;
+    }
     n = !*path || !strcmp(path, ".")
             ? asprintf(&text, "%s", base)
             : asprintf(&text, "%s/%s", strcmp(base, "/") ? base : "", path);
-    return n < 0 ? NULL : text;
+    return n < 0 ? NULL : clean_path(text);
 }
 
 /* Folder that relative paths of the spec start from: the spec file's, else the current one. */

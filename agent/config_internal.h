@@ -43,7 +43,9 @@ struct er_loader {
     int argc;
     bool module, no_python;       /* with PET_MODULE and PET_NO_PYTHON */
     const char *torchrun_backend; /* `static` or `c10d`: decided when nnodes is known */
-    char *torchrun_backend_from;  /* owned; its option or variable */
+    const char
+        *backend_written; /* as the option or variable had it; NULL: given as a key, or not */
+    char *torchrun_backend_from; /* owned; its option or variable */
     struct er_findings findings;
 };
 
@@ -85,6 +87,8 @@ void er_loader_environment(struct er_loader *loader);
 void er_loader_options(struct er_loader *loader);
 /* agent/config_resolve.c: `auto` and derived values, then checks across keys. */
 void er_loader_command(struct er_loader *loader);
+/* What this release does not have; before er_loader_resolve(), which needs sound values. */
+void er_loader_available(struct er_loader *loader);
 void er_loader_resolve(struct er_loader *loader);
 /* agent/config_folder.c */
 void er_loader_folders(struct er_loader *loader);

@@ -29,7 +29,7 @@ static void apply_flag(struct er_loader *loader, const struct use *use)
 {
     er_loader_set_text(loader, er_key_get(use->option->key), use->option->value, &use->source);
     if (!strcmp(use->option->key, "rendezvous.backend"))
-        loader->torchrun_backend = NULL;
+        loader->torchrun_backend = loader->backend_written = NULL;
 }
 
 /* Items between commas, `,,` being a comma (torchrun's filters), as a list for er_loader_set(). */
@@ -97,6 +97,7 @@ static void apply_backend(struct er_loader *loader, const struct use *use)
         if (strcmp(names[i].name, use->value) != 0)
             continue;
         loader->torchrun_backend = names[i].value ? NULL : names[i].name;
+        loader->backend_written = names[i].name;
         if (names[i].value)
             er_loader_set_text(loader, er_key_get("rendezvous.backend"), names[i].value,
                                &use->source);
@@ -205,16 +206,27 @@ static void apply_prefix(struct er_loader *loader, const struct use *use)
         er_loader_set_text(loader, er_key_get(use->option->key), er_buf_str(&text), &use->source);
 }
 
-static void apply_master(struct er_loader *loader, const struct use *use)
+/* The embedded store serves this host alone: any other name for it changes nothing. */
+static void apply_master_addr(struct er_loader *loader, const struct use *use)
+{
+    if (strcmp(use->value, "127.0.0.1") != 0 && strcmp(use->value, "localhost") != 0)
+        er_loader_warn(loader,
+                       "%s: no effect on one node; workers get this node's own MASTER_ADDR "
+                       "(node.address, --local-addr)",
+                       use->source.label);
+}
+
+/* torchrun's 0 is our auto. */
+static void apply_master_port(struct er_loader *loader, const struct use *use)
 {
     uint64_t port;
 
-    if (!strcmp(use->option->name, "master-port") &&
-        er_parse_u64(use->value, 0, 65535, &port, NULL))
+    if (er_parse_u64(use->value, 0, 65535, &port, NULL))
         usage(loader, "%s: expected a port from 0 to 65535, got '%s'", use->source.label,
               use->value);
-    er_loader_warn(loader, "%s: no effect on one node; workers get a fresh MASTER_PORT",
-                   use->source.label);
+    else
+        er_loader_set_text(loader, er_key_get(use->option->key), port ? use->value : "auto",
+                           &use->source);
 }
 
 static void apply_module(struct er_loader *loader, const struct use *use)
@@ -295,7 +307,7 @@ static void apply_set(struct er_loader *loader, const struct use *use)
     else
         unknown_key(loader, path);
     if (!strcmp(path, "rendezvous.backend"))
-        loader->torchrun_backend = NULL;
+        loader->torchrun_backend = loader->backend_written = NULL;
 }
 
 /* Modes and --fresh are told by the command line itself. */
@@ -307,7 +319,8 @@ static const apply_fn APPLY[] = {
     [ER_OPTION_CONF] = apply_conf,
     [ER_OPTION_FILTER] = apply_filter,
     [ER_OPTION_PREFIX] = apply_prefix,
-    [ER_OPTION_MASTER] = apply_master,
+    [ER_OPTION_MASTER_ADDR] = apply_master_addr,
+    [ER_OPTION_MASTER_PORT] = apply_master_port,
     [ER_OPTION_MODULE] = apply_module,
     [ER_OPTION_NO_PYTHON] = apply_no_python,
     [ER_OPTION_IGNORED] = apply_ignored,

@@ -145,14 +145,24 @@ void er_loader_command(struct er_loader *loader)
 
 /* ---- derived values ---- */
 
-/* "train" of `python3 -u src/train.py`: the first argument of an interpreter that is no option. */
+/* Does the argument of python before this one take it? */
+static bool is_value_of_option(const char *before)
+{
+    return !strcmp(before, "-W") || !strcmp(before, "-X");
+}
+
+/* "train" of `python3 -u src/train.py`: the first argument of an interpreter that is no option;
+ * with `-c` the interpreter itself. */
 static const char *program_of(const struct er_strlist *command)
 {
     const char *first = strrchr(command->items[0], '/');
 
     first = first ? first + 1 : command->items[0];
     for (size_t i = 1; !strncmp(first, "python", 6) && i < command->n; i++) {
-        if (command->items[i][0] != '-' && command->items[i][0]) {
+        if (!strncmp(command->items[i], "-c", 2))
+            break;
+        if (command->items[i][0] != '-' && command->items[i][0] &&
+            !is_value_of_option(command->items[i - 1])) {
             const char *slash = strrchr(command->items[i], '/');
 
             return slash && slash[1] ? slash + 1 : command->items[i];
@@ -293,7 +303,7 @@ static void resolve_backend(struct er_loader *loader)
 /* ---- checks ---- */
 
 /* Keys whose feature is not there yet hold their default. */
-static void check_available(struct er_loader *loader)
+static void check_keys_available(struct er_loader *loader)
 {
     const struct er_config *config = loader->config;
 
@@ -307,15 +317,26 @@ static void check_available(struct er_loader *loader)
                     "%s: not available in this release (only its default, %s, is)", setting->where,
                     key->def);
     }
+}
+
+void er_loader_available(struct er_loader *loader)
+{
+    const struct er_config *config = loader->config;
+    const char *written = loader->backend_written;
+
+    resolve_backend(loader);
     if (config->nnodes_max > 1)
         finding(loader, ER_E_UNSUPPORTED, "%s: more than one node is not available in this release",
                 er_loader_where(loader, "nnodes"));
+    if (config->rendezvous.backend == ER_BACKEND_ETCD && !written)
+        written = "etcd";
     if (config->rendezvous.backend == ER_BACKEND_ETCD ||
         config->rendezvous.backend == ER_BACKEND_MANAGED)
         finding(loader, ER_E_UNSUPPORTED,
-                "%s: the %s store is not available in this release (only embedded is)",
-                er_loader_where(loader, "rendezvous.backend"),
-                config->rendezvous.backend == ER_BACKEND_ETCD ? "etcd" : "managed");
+                "%s: %s: no store for several nodes is available in this release (only embedded "
+                "is)",
+                er_loader_where(loader, "rendezvous.backend"), written ? written : "managed");
+    check_keys_available(loader);
 }
 
 static void check_signals(struct er_loader *loader)
@@ -374,6 +395,37 @@ static void check_rest(struct er_loader *loader)
         finding(loader, ER_E_CONFIG, "command: more than %d arguments", ARGUMENTS_MAX);
 }
 
+static void warn_rank(struct er_loader *loader, const char *path, unsigned long rank)
+{
+    const struct er_config *config = loader->config;
+
+    if (rank >= config->nproc)
+        er_loader_warn(loader, "%s: there is no local rank %lu here, only 0 to %u",
+                       er_loader_where(loader, path), rank, config->nproc - 1);
+}
+
+/* Ranks that no worker will have: on one node, also those of the whole job. */
+static void check_local_ranks(struct er_loader *loader)
+{
+    const struct er_config *config = loader->config;
+    const char *at = strpbrk(config->log.console, "0123456789");
+    const struct {
+        const char *path;
+        const struct er_stream_map *map;
+    } maps[] = {{"log.redirects", &config->log.redirects}, {"log.tee", &config->log.tee}};
+
+    while (at) {
+        char *end;
+
+        warn_rank(loader, "log.console", strtoul(at, &end, 10));
+        at = strpbrk(end, "0123456789");
+    }
+    for (size_t i = 0; i < ER_ARRAY_N(maps); i++) {
+        for (uint32_t j = 0; j < maps[i].map->n; j++)
+            warn_rank(loader, maps[i].path, maps[i].map->items[j].local_rank);
+    }
+}
+
 void er_loader_resolve(struct er_loader *loader)
 {
     const char *name = er_config_setting(loader->config, "name")->text;
@@ -382,10 +434,9 @@ void er_loader_resolve(struct er_loader *loader)
         default_name(loader);
     resolve_node_id(loader);
     resolve_nproc(loader);
-    resolve_backend(loader);
-    check_available(loader);
     check_signals(loader);
     check_times(loader);
     check_rest(loader);
+    check_local_ranks(loader);
     er_loader_folders(loader);
 }

@@ -95,8 +95,10 @@ void er_loader_map(struct er_loader *loader, const struct er_node *map, const ch
         } else if (!er_key_is_group(path)) {
             unknown_key(loader, path, &here);
         } else if (value->kind != ER_NODE_MAP) {
-            er_findings_add(&loader->findings, ER_E_CONFIG, "%s:%u:%u: %s: expected a map, got %s",
-                            source->label, value->line, value->col, path, er_node_what(value));
+            er_findings_add(&loader->findings, ER_E_CONFIG,
+                            "%s:%u:%u: %s: expected a map of keys such as %s, got %s",
+                            source->label, value->line, value->col, path,
+                            er_key_first_in(path)->path, er_node_what(value));
         } else {
             strncat(path, ".", sizeof(path) - strlen(path) - 1);
             er_loader_map(loader, value, path, source);

@@ -1,6 +1,7 @@
 #include "agent/findings.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { TEXT_MAX_BYTES = 64 << 10, MORE_BYTES = 32 };
@@ -57,4 +58,14 @@ int er_findings_result(const struct er_findings *findings, struct er_error *err)
         return er_error_set(err, findings->code, "%s", text);
     return er_error_set(err, findings->code, "%.*s\n(and %u more)", (int)length, text,
                         findings->n - shown);
+}
+
+void er_findings_tell(const char *program, const char *text)
+{
+    do {
+        size_t n = strcspn(text, "\n");
+
+        fprintf(stderr, "%s: %.*s\n", program, (int)n, text);
+        text += n + (text[n] == '\n');
+    } while (*text);
 }

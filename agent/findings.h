@@ -17,3 +17,5 @@ void er_findings_done(struct er_findings *findings);
 void er_findings_add(struct er_findings *findings, int code, const char *fmt, ...) ER_PRINTF(3, 4);
 /* 0, or the first finding's code with all of them in `err`, as far as they fit. */
 int er_findings_result(const struct er_findings *findings, struct er_error *err);
+/* A text of one or more lines on stderr, each behind the program's name. For main programs. */
+void er_findings_tell(const char *program, const char *text);

@@ -126,8 +126,9 @@ enum er_option_kind {
     ER_OPTION_CONF,    /* torchrun's --rdzv-conf */
     ER_OPTION_FILTER,  /* torchrun's --local-ranks-filter */
     ER_OPTION_PREFIX,  /* torchrun's --log-line-prefix-template */
-    ER_OPTION_MASTER,  /* --master-addr, --master-port: no effect on one node */
-    ER_OPTION_MODULE,  /* -m */
+    ER_OPTION_MASTER_ADDR,
+    ER_OPTION_MASTER_PORT,
+    ER_OPTION_MODULE, /* -m */
     ER_OPTION_NO_PYTHON,
     ER_OPTION_IGNORED, /* accepted, no effect, one warning */
     ER_OPTION_REFUSED,

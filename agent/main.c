@@ -9,6 +9,7 @@
 #include "agent/agent.h"
 #include "agent/dry_run.h"
 #include "agent/exit_codes.h"
+#include "agent/findings.h"
 #include "base/log.h"
 
 extern char **environ;
@@ -48,7 +49,7 @@ static void tell_warnings(const struct er_config *config)
 
 static int fail(int code, const struct er_error *err)
 {
-    fprintf(stderr, "elastic-run: %s\n", err->text);
+    er_findings_tell("elastic-run", err->text);
     return code;
 }
 

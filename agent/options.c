@@ -13,8 +13,12 @@ static int unknown(const char *arg, const char *name, size_t n, struct er_error 
 }
 
 /* What a use says about the run itself; keys are left to the caller. */
-static void note(struct er_command_line *cl, const struct er_option *option, const char *value)
+static int note(struct er_command_line *cl, const struct er_option *option, const char *value,
+                struct er_error *err)
 {
+    if (option->kind == ER_OPTION_START && cl->start_kind != ER_START_AUTO &&
+        cl->start_kind != (enum er_start_kind)option->number)
+        return er_error_set(err, ER_E_USAGE, "--fresh and --resume exclude each other");
     cl->uses[cl->uses_n++] = (struct er_option_use){option, value};
     if (option->kind == ER_OPTION_MODULE)
         cl->module = true;
@@ -27,6 +31,7 @@ static void note(struct er_command_line *cl, const struct er_option *option, con
         cl->mode = (enum er_run_mode)option->number;
     if (option->number == ER_MODE_HELP && option->kind == ER_OPTION_MODE && value)
         cl->help_topic = value;
+    return 0;
 }
 
 /*
@@ -36,28 +41,27 @@ static void note(struct er_command_line *cl, const struct er_option *option, con
 static int take(struct er_command_line *cl, const struct er_option *option, const char *arg,
                 const char *inline_value, const char *next, struct er_error *err)
 {
+    int rc;
+
     if (option->flags & ER_OPTION_NO_VALUE) {
         if (inline_value)
             return er_error_set(err, ER_E_USAGE, "option '--%s' takes no value, got '%.100s'",
                                 option->name, inline_value);
-        note(cl, option, NULL);
-        return 0;
+        return note(cl, option, NULL, err);
     }
-    if (inline_value) {
-        note(cl, option, inline_value);
-        return 0;
-    }
+    if (inline_value)
+        return note(cl, option, inline_value, err);
     if (option->flags & ER_OPTION_MAY_HAVE) {
         bool has = next && next[0] != '-';
 
-        note(cl, option, has ? next : NULL);
-        return has;
+        rc = note(cl, option, has ? next : NULL, err);
+        return rc ? rc : has;
     }
     if (!next)
         return er_error_set(err, ER_E_USAGE, "option '%.100s' needs a value (%s)", arg,
                             option->metavar);
-    note(cl, option, next);
-    return 1;
+    rc = note(cl, option, next, err);
+    return rc ? rc : 1;
 }
 
 static int take_long(struct er_command_line *cl, const char *arg, const char *next,

@@ -152,15 +152,26 @@ static const struct {
     {{"--rdzv-backend=static", "--master-addr=127.0.0.1", "x"},
      "rendezvous.backend",
      "embedded",
-     "--master-addr: no effect on one node; workers get a fresh MASTER_PORT"},
+     NULL},
+    {{"--master-addr=node7", "x"},
+     "master_port",
+     "auto",
+     "--master-addr: no effect on one node; workers get this node's own MASTER_ADDR "
+     "(node.address, --local-addr)"},
+    {{"--master-port=0", "x"}, "master_port", "auto", NULL},
+    {{"--local-ranks-filter=5", "--nproc-per-node=2", "x"},
+     "log.console",
+     "\"local:5\"",
+     "--local-ranks-filter: there is no local rank 5 here, only 0 to 1"},
+    {{"--tee=0:3,1:3", "x"},
+     "log.tee",
+     "\"0:3,1:3\"",
+     "--tee: there is no local rank 1 here, only 0 to 0"},
     {{"--rdzv_endpoint", "localhost:29400", "x"},
      "rendezvous.endpoints",
      "[]",
      "--rdzv-endpoint: no effect on one node"},
-    {{"--master_port", "29501", "x"},
-     "master_port",
-     "auto",
-     "--master-port: no effect on one node; workers get a fresh MASTER_PORT"},
+    {{"--master_port", "29501", "x"}, "master_port", "29501", NULL},
     {{"--rdzv-id=job7", "x"}, "name", "job7", NULL},
     {{"--rdzv-conf=join_timeout=30,last_call_timeout=1.5", "x"},
      "rendezvous.join_timeout",
@@ -192,8 +203,11 @@ static const struct {
     {{"--log-dir=/tmp/x", "-r", "3", "x"}, "log.dir", "/tmp/x", NULL},
     {{"-t", "3", "x"}, "log.dir", "/h/.local/state/elastic-run", NULL},
     {{"-r", "0", "x"}, "log.dir", "none", NULL},
-    {{"--redirects", "0:3,10:1", "x"}, "log.redirects", "\"0:3,10:1\"", NULL},
-    {{"--local-ranks-filter=0,1", "x"}, "log.console", "\"local:0,1\"", NULL},
+    {{"--nproc-per-node=11", "--redirects", "0:3,10:1", "x"},
+     "log.redirects",
+     "\"0:3,10:1\"",
+     NULL},
+    {{"--nproc-per-node=2", "--local-ranks-filter=0,1", "x"}, "log.console", "\"local:0,1\"", NULL},
     {{"--local-ranks-filter=", "x"}, "log.console", "all", NULL},
     {{"--log-line-prefix-template=[${role_name} ${rank}] ", "x"},
      "log.prefix",
@@ -245,6 +259,9 @@ Test(config, default_name_comes_from_the_program)
         {{"--rdzv-id=none", "./run"}, "run-"},
         {{"/_"}, "x-"},
         {{"python3", "x/y.py"}, "y-"},
+        {{"python3", "-c", "import os"}, "python3-"},
+        {{"python3", "-X", "dev", "y.py"}, "y-"},
+        {{"sh", "-c", "exec true"}, "sh-"},
     };
 
     for (size_t i = 0; i < ER_ARRAY_N(cases); i++) {
@@ -273,7 +290,7 @@ Test(config, folders_are_absolute)
     cr_expect_str_eq(base + n, "/w/${rank}");
     cr_expect(!strncmp(l.config->checkpoint.dir, base, n));
     cr_expect_str_eq(l.config->checkpoint.dir + n, "/c/j");
-    cr_expect_str_eq(l.config->log.dir, "/l//h$");
+    cr_expect_str_eq(l.config->log.dir, "/l/h$");
     er_config_free(l.config);
 }
 
@@ -322,4 +339,25 @@ Test(config, help_and_version_need_no_program)
     cr_assert_eq(l.rc, 0);
     cr_expect_eq(l.config->mode, ER_MODE_VERSION);
     er_config_free(l.config);
+}
+
+Test(config, paths_are_cleaned_where_that_means_the_same)
+{
+    static const struct {
+        const char *given, *clean;
+    } cases[] = {
+        {"/tmp//x/./y/", "/tmp/x/y"},
+        {"/tmp/../tmp/x", "/tmp/x"},
+        {"/tmp/no-such-folder-here/../x", "/tmp/no-such-folder-here/../x"},
+        {"/..", "/.."},
+        {"/proc/self/../x", "/proc/self/../x"}, /* a link: its ".." is another folder */
+    };
+
+    for (size_t i = 0; i < ER_ARRAY_N(cases); i++) {
+        struct loaded l = load_args(ARGS("-r", "3", "--log-dir", cases[i].given, "x"));
+
+        cr_assert_eq(l.rc, 0, "%s", l.err.text);
+        cr_expect_str_eq(l.config->log.dir, cases[i].clean, "%s", l.config->log.dir);
+        er_config_free(l.config);
+    }
 }

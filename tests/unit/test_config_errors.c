@@ -66,8 +66,10 @@ static const struct {
      "job.yaml:2:16: restart.max: expected a count, got nothing; write none"},
     {"command: a\nrestart: {max: 4294967296}\n",
      "job.yaml:2:16: restart.max: expected a number from 0 to 1000000, or none, got '4294967296'"},
-    {"command: a\nrestart: 3\n", "job.yaml:2:10: restart: expected a map, got a value"},
-    {"command: a\nrestart:\n", "job.yaml:2:9: restart: expected a map, got nothing"},
+    {"command: a\nrestart: 3\n",
+     "job.yaml:2:10: restart: expected a map of keys such as restart.max, got a value"},
+    {"command: a\nrestart:\n",
+     "job.yaml:2:9: restart: expected a map of keys such as restart.max, got nothing"},
     {"command: a\nrestart: {windw: 1h}\n",
      "job.yaml:2:11: unknown key 'restart.windw'; did you mean 'restart.window'?"},
     {"command: a\nrestart: {backoff: {initial: 2m}}\n",
@@ -157,8 +159,9 @@ static const struct {
     {"hang:\n  floor: 2m\n", "job.yaml:3:3: hang.floor: not available in this release (only its "
                              "default, 1m, is)"},
     {"nnodes: 1:4\n", "job.yaml:2:1: nnodes: more than one node is not available in this release"},
-    {"rendezvous: {backend: managed}\n", "job.yaml:2:14: rendezvous.backend: the managed store is "
-                                         "not available in this release (only embedded is)"},
+    {"rendezvous: {backend: managed}\n", "job.yaml:2:14: rendezvous.backend: managed: no store "
+                                         "for several nodes is available in this release (only "
+                                         "embedded is)"},
     {"roles: {a: {nnodes: 1}}\n",
      "job.yaml:2:1: roles: not available in this release (only its default, {}, is)"},
     {"node: {numa_binding: node}\n", "job.yaml:2:8: node.numa_binding: not available in this "
@@ -252,8 +255,17 @@ static const struct {
      "--rdzv-backend: expected static, c10d, etcd-v2, etcd, embedded, managed or auto; got 'redis'",
      64},
     {{"--rdzv-backend", "etcd-v2", "x"},
-     "--rdzv-backend: the etcd store is not available in this release (only embedded is)",
+     "--rdzv-backend: etcd-v2: no store for several nodes is available in this release (only "
+     "embedded is)",
      78},
+    {{"--rdzv-backend", "c10d", "--nnodes=2", "--numa-binding=node", "--shutdown-timeout=x", "x"},
+     "--shutdown-timeout: expected a duration such as 500ms, 30s, 1h30m or none, got 'x'\n"
+     "--nnodes: more than one node is not available in this release\n"
+     "--rdzv-backend: c10d: no store for several nodes is available in this release (only embedded "
+     "is)\n"
+     "--numa-binding: not available in this release (only its default, none, is)",
+     64},
+    {{"--fresh", "--resume", "x"}, "--fresh and --resume exclude each other", 64},
     {{"--rdzv-conf", "timeout", "x"}, "--rdzv-conf: expected NAME=VALUE,..., got 'timeout'", 64},
     {{"--rdzv-conf", "join_timeout=x", "x"},
      "--rdzv-conf join_timeout: expected a duration such as 500ms, 30s, 1h30m or none, got 'x'",
