@@ -61,6 +61,7 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
     *vote = (struct er_vote){.loss = loss->sum, .weight = loss->weight};
     er_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
                         er_notice(train->ctx), er_now_us());
+    er_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));
     rc = er_ddp_finish(train->ddp, vote, err);
     if (rc < 0)
         return rc;
@@ -105,8 +106,10 @@ static int follow_up(struct er_train *train, const struct er_vote *vote, enum er
                      struct er_error *err)
 {
     struct er_policy_todo todo = er_policy_after(&train->policy, train->applied, vote);
-    int rc = todo.save ? er_train_save(train, todo.ending, err) : 0;
+    int rc = todo.advance ? er_train_save_advance(train, err) : 0;
 
+    if (rc == 0 && todo.save)
+        rc = er_train_save(train, todo.ending, err);
     if (rc == 0 && todo.epoch_end)
         rc = end_epoch(train, err);
     if (rc < 0)

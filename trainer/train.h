@@ -70,7 +70,8 @@ struct er_train_opts {
     uint32_t checkpoint_keep;     /* 0: all */
     const char *checkpoint_dir;   /* NULL: the job's; "" : none */
     uint32_t checkpoint_failures_max; /* consecutive failures before -EIO; 0: never fatal */
-    uint64_t log_steps;               /* a line every N steps from rank 0; 0: none */
+    bool checkpoint_wait; /* no step before a checkpoint is on disk; else it is written beside */
+    uint64_t log_steps;   /* a line every N steps from rank 0; 0: none */
     struct er_comm_opts comm;
     struct er_ddp_opts ddp;
     /* Rank 0's lines, or NULL; `user` is er_train_run()'s. er_train_log_stdout() serves programs.

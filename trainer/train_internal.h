@@ -35,8 +35,12 @@ int er_train_restore(struct er_train *train, struct er_error *err);
 /* Also ends the communicator, so that no peer waits for this rank. */
 void er_train_close(struct er_train *train);
 
-/* Collective: writes `applied`. Negative: the run ends here. */
+/* Collective: begins to write `applied`, or writes it where the run ends here or waits for its
+ * checkpoints. Negative: the run ends here. */
 int er_train_save(struct er_train *train, enum er_ending ending, struct er_error *err);
+
+/* Collective, when all ranks are done with their part of the checkpoint in flight. */
+int er_train_save_advance(struct er_train *train, struct er_error *err);
 
 /* Rank 0 only; nothing on the others. `text` may be NULL. */
 void er_train_tell(struct er_train *train, enum er_train_event event, uint64_t step,

@@ -37,6 +37,11 @@ void er_policy_fill_vote(struct er_policy *policy, struct er_vote *vote, uint64_
         vote->user[0] = (uint64_t)(size - rank);
 }
 
+void er_policy_fill_saving(struct er_vote *vote, bool done)
+{
+    vote->user[1] = !done;
+}
+
 enum er_verdict er_policy_judge(const struct er_vote *vote, int size)
 {
     if (vote->ok != (uint32_t)size)
@@ -70,12 +75,20 @@ struct er_policy_todo er_policy_after(const struct er_policy *policy, uint64_t a
     bool by_step = opts->checkpoint_steps > 0 && applied % opts->checkpoint_steps == 0;
     bool asked = vote->notice == ER_NOTICE_CHECKPOINT || (vote->flags & ER_VOTE_SAVE_DUE);
 
+    todo.advance = policy->flight_step > 0 && vote->user[1] == 0;
     todo.save = opts->checkpoints && policy->saved_step != applied &&
-                (by_step || asked || todo.ending != ER_GO_ON);
+                (by_step || asked || policy->owed || todo.ending != ER_GO_ON);
     /* A run that is told to leave does not begin an evaluation. */
     todo.epoch_end =
         applied % opts->epoch_steps == 0 && (todo.ending == ER_GO_ON || todo.ending == ER_END_DONE);
     return todo;
+}
+
+void er_policy_begun(struct er_policy *policy, uint64_t step, uint64_t now_us)
+{
+    policy->flight_step = step;
+    policy->owed = false;
+    policy->tried_us = now_us;
 }
 
 /* Failures that say nothing about the disk: the ranks are no longer together. */
@@ -94,7 +107,9 @@ static bool ends_generation(int rc)
 enum er_after_save er_policy_saved(struct er_policy *policy, uint64_t step, int rc,
                                    enum er_ending ending, uint64_t now_us)
 {
-    policy->tried_us = now_us;
+    if (policy->flight_step != step) /* written at once, not begun before */
+        policy->tried_us = now_us;
+    policy->flight_step = 0;
     if (rc == 0) {
         policy->saved_step = step;
         policy->failures = 0;

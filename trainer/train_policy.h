@@ -10,6 +10,8 @@
 #include "runtime/comm.h"
 
 #define ER_VOTE_SAVE_DUE 1u /* vote.flags: rank 0's clock says that a checkpoint is due */
+/* vote.user[]: the maximum of all ranks. [0]: whose loss is not finite; [1]: 1 while this rank's
+ * part of a checkpoint is still being written. */
 
 struct er_policy_opts {
     uint64_t total_steps, epoch_steps;
@@ -20,10 +22,12 @@ struct er_policy_opts {
 
 struct er_policy {
     struct er_policy_opts opts;
-    uint64_t saved_step; /* newest step that is on disk; 0: none */
-    uint64_t tried_us;   /* when a checkpoint was last written, or not */
-    uint32_t failures;   /* in a row */
-    bool request_taken;  /* the CHECKPOINT notice in force has been put into a vote */
+    uint64_t saved_step;  /* newest step that is on disk; 0: none */
+    uint64_t flight_step; /* step of the checkpoint that is being written; 0: none */
+    bool owed;            /* one was due while another was being written: then, the newest state */
+    uint64_t tried_us;    /* when a checkpoint was last begun, or failed */
+    uint32_t failures;    /* in a row */
+    bool request_taken;   /* the CHECKPOINT notice in force has been put into a vote */
 };
 
 /* `resumed_from`: step of the loaded checkpoint, 0: none. */
@@ -34,6 +38,9 @@ void er_policy_init(struct er_policy *policy, const struct er_policy_opts *opts,
  * finite. A CHECKPOINT notice that stays in force is asked for once. */
 void er_policy_fill_vote(struct er_policy *policy, struct er_vote *vote, uint64_t step, int rank,
                          int size, enum er_notice notice, uint64_t now_us);
+
+/* `done`: this rank's part of the checkpoint in flight is done; true without one. */
+void er_policy_fill_saving(struct er_vote *vote, bool done);
 
 enum er_verdict {
     ER_VERDICT_APPLY,
@@ -47,12 +54,16 @@ int er_policy_culprit(const struct er_vote *vote, int size);
 
 enum er_ending { ER_GO_ON, ER_END_DONE, ER_END_STOPPED, ER_END_REJOIN };
 struct er_policy_todo {
+    bool advance; /* first: all ranks are done with their part of the checkpoint in flight */
     bool save, epoch_end;
     enum er_ending ending;
 };
 /* After step `applied` with its agreed vote. */
 struct er_policy_todo er_policy_after(const struct er_policy *policy, uint64_t applied,
                                       const struct er_vote *vote);
+
+/* A checkpoint of `step` is on its way. */
+void er_policy_begun(struct er_policy *policy, uint64_t step, uint64_t now_us);
 
 enum er_after_save { ER_SAVE_FINE, ER_SAVE_TOLERATED, ER_SAVE_TOO_MANY, ER_SAVE_FATAL };
 /* A checkpoint of `step` ended with `rc`. FATAL: the generation is over (peer lost, superseded

@@ -29,6 +29,7 @@ static struct er_meta describe(const struct er_train *train)
     struct er_meta meta = {
         .applied = train->applied,
         .generation = world->generation,
+        .first_step = train->result.resumed_from + 1,
         .seed = train->opts->plan.seed,
         .global_batch = train->opts->plan.global_batch,
         .samples = train->opts->plan.samples,
@@ -42,13 +43,13 @@ static struct er_meta describe(const struct er_train *train)
 
 /* A failed write is told to the job by rank 0 (a committed one by the checkpoint's own commit).
  * Best effort: training does not fail because a report did. */
-static void report_failure(struct er_train *train, int rc, const char *why)
+static void report_failure(struct er_train *train, uint64_t step, int rc, const char *why)
 {
-    struct er_commit commit = {.step = train->applied, .error = rc, .path = why, .digest = ""};
+    struct er_commit commit = {.step = step, .error = rc, .path = why, .digest = ""};
 
     if (train->rank == 0)
         er_commit(train->ctx, &commit, NULL);
-    er_train_tell(train, ER_TRAIN_SAVE_FAILED, train->applied, why);
+    er_train_tell(train, ER_TRAIN_SAVE_FAILED, step, why);
 }
 
 static void take_events(struct er_train *train)
@@ -62,28 +63,78 @@ static void take_events(struct er_train *train)
     }
 }
 
-int er_train_save(struct er_train *train, enum er_ending ending, struct er_error *err)
+/* The checkpoint of `step` is over, with `rc`. */
+static int conclude(struct er_train *train, uint64_t step, int rc, const struct er_error *why,
+                    enum er_ending ending, struct er_error *err)
 {
-    struct er_meta meta = describe(train);
-    struct er_error why = ER_ERROR_INIT;
-    int rc;
-
-    er_progress(train->ctx, ER_PHASE_CHECKPOINT, train->applied);
-    rc = er_ckpt_save(train->ckpt, train->state, train->state_n, &meta, &why);
     take_events(train);
-    er_progress(train->ctx, ER_PHASE_IDLE, train->applied);
-    switch (er_policy_saved(&train->policy, train->applied, rc, ending, er_now_us())) {
+    switch (er_policy_saved(&train->policy, step, rc, ending, er_now_us())) {
     case ER_SAVE_FINE:
         return 0;
     case ER_SAVE_TOLERATED:
-        report_failure(train, rc, why.text);
+        report_failure(train, step, rc, why->text);
         return 0;
     case ER_SAVE_TOO_MANY:
-        report_failure(train, rc, why.text);
+        report_failure(train, step, rc, why->text);
         return er_error_set(err, -EIO, "%" PRIu32 " checkpoints in a row failed, the last one: %s",
-                            train->policy.failures, why.text);
+                            train->policy.failures, why->text);
     case ER_SAVE_FATAL:
         break;
     }
-    return er_error_set(err, rc, "checkpoint of step %" PRIu64 ": %s", train->applied, why.text);
+    return er_error_set(err, rc, "checkpoint of step %" PRIu64 ": %s", step, why->text);
+}
+
+int er_train_save_advance(struct er_train *train, struct er_error *err)
+{
+    struct er_error why = ER_ERROR_INIT;
+    int rc = er_ckpt_advance(train->ckpt, &why);
+
+    return rc == 1 ? 0 : conclude(train, train->policy.flight_step, rc, &why, ER_GO_ON, err);
+}
+
+/* At the end, and for those who wait: what is in flight first, then this one, to the disk. */
+static int save_now(struct er_train *train, const struct er_meta *meta, enum er_ending ending,
+                    struct er_error *err)
+{
+    struct er_error why = ER_ERROR_INIT;
+    int rc = 0;
+
+    if (er_ckpt_in_flight(train->ckpt)) {
+        rc = er_ckpt_finish(train->ckpt, &why);
+        rc = conclude(train, train->policy.flight_step, rc, &why, ER_GO_ON, err);
+    }
+    if (rc < 0)
+        return rc;
+    rc = er_ckpt_save(train->ckpt, train->state, train->state_n, meta, &why);
+    return conclude(train, train->applied, rc, &why, ending, err);
+}
+
+/* Copies the state beside the next step. */
+static int begin(struct er_train *train, const struct er_meta *meta, struct er_error *err)
+{
+    struct er_error why = ER_ERROR_INIT;
+    int rc = er_ckpt_begin(train->ckpt, train->state, train->state_n, meta, &why);
+
+    if (rc == ER_CKPT_BUSY) {
+        train->policy.owed = true;
+        return 0;
+    }
+    if (rc < 0)
+        return conclude(train, train->applied, rc, &why, ER_GO_ON, err);
+    er_policy_begun(&train->policy, train->applied, er_now_us());
+    return 0;
+}
+
+int er_train_save(struct er_train *train, enum er_ending ending, struct er_error *err)
+{
+    const struct er_meta meta = describe(train);
+    int rc;
+
+    er_progress(train->ctx, ER_PHASE_CHECKPOINT, train->applied);
+    if (ending != ER_GO_ON || train->opts->checkpoint_wait)
+        rc = save_now(train, &meta, ending, err);
+    else
+        rc = begin(train, &meta, err);
+    er_progress(train->ctx, ER_PHASE_IDLE, train->applied);
+    return rc;
 }

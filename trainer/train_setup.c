@@ -65,7 +65,8 @@ static int group_commit(void *user, const struct er_ckpt_done *done, struct er_e
 
 static int open_checkpoints(struct er_train *train, struct er_error *err)
 {
-    const struct er_ckpt_opts opts = {.keep_last = train->opts->checkpoint_keep};
+    const struct er_ckpt_opts opts = {.keep_last = train->opts->checkpoint_keep,
+                                      .generation = er_world(train->ctx)->generation};
     const struct er_ckpt_group group = {
         .rank = train->rank,
         .size = train->size,
@@ -236,6 +237,8 @@ int er_train_restore(struct er_train *train, struct er_error *err)
         rc = share_state(train, err);
     if (rc < 0)
         return rc;
+    if (train->ckpt) /* without memory for the copy each checkpoint fails, and says so */
+        (void)er_ckpt_reserve(train->ckpt, train->state, train->state_n, NULL);
     train->line_us = er_now_us();
     er_policy_init(&train->policy, &policy, train->applied, train->line_us);
     return 0;

@@ -34,6 +34,7 @@ struct test {
     struct er_fake_world *world;
     char dir[ER_TEST_PATH_MAX];
     uint64_t checkpoint_steps, checkpoint_every_us;
+    bool beside; /* checkpoints are written beside the steps, which do not wait */
     /* What happens to `rank` at `step`. */
     int (*deed)(struct er_toy *toy, const struct er_step *step, struct er_loss *loss);
     int rank;
@@ -69,6 +70,7 @@ static int rank_main(struct er_ctx *ctx, void *user)
         .checkpoint_dir = test->dir,
         .checkpoint_steps = test->checkpoint_steps,
         .checkpoint_every_us = test->checkpoint_every_us,
+        .checkpoint_wait = !test->beside,
     };
     /* Each rank begins elsewhere: rank 0's state, or the checkpoint's, must win. */
     struct er_toy *toy = er_toy_new(16, &plan, 40 + (uint64_t)rank);
@@ -173,6 +175,41 @@ static void resumed_run_has_the_same_bits(void)
             er_tap_check(same_params(&test->reports[rank], &whole));
         }
         er_tap_check(test->reports[0].loaded == 10);
+        er_test_rmtree(test->dir);
+    }
+}
+
+/* The same while checkpoints are written beside the steps: which one is the newest on disk when the
+ * rank dies depends on the disk, but not what follows. */
+static void a_run_resumed_from_whatever_was_on_disk_has_the_same_bits(void)
+{
+    struct report whole;
+
+    set_up();
+    for (int size = 1; size <= RANKS_MAX; size++) {
+        uint64_t from;
+
+        test->dir[0] = '\0';
+        test->rank = -1;
+        go(size);
+        whole = test->reports[0];
+        er_test_tempdir(test->dir);
+        test->beside = true;
+        test->checkpoint_steps = 2;
+        test->deed = die;
+        test->rank = size - 1;
+        test->step = 21;
+        go(size);
+        test->rank = -1;
+        go(size);
+        expect_all(size, 0);
+        from = test->reports[0].result.resumed_from;
+        er_tap_check(from <= 20);
+        for (int rank = 0; rank < size; rank++) {
+            er_tap_check(test->reports[rank].result.resumed_from == from);
+            er_tap_check(same_losses(&test->reports[rank], &whole, from + 1));
+            er_tap_check(same_params(&test->reports[rank], &whole));
+        }
         er_test_rmtree(test->dir);
     }
 }
@@ -357,6 +394,26 @@ static void the_clock_of_rank_0_decides_for_all(void)
     er_test_rmtree(test->dir);
 }
 
+/* One is due at every step: while one is in flight the next waits, and is then the newest state. */
+static void checkpoints_beside_the_steps_end_with_the_last_one(void)
+{
+    uint64_t first;
+
+    set_up();
+    er_test_tempdir(test->dir);
+    test->checkpoint_every_us = 1;
+    test->beside = true;
+    go(3);
+    expect_all(3, 0);
+    first = test->reports[0].commits;
+    er_tap_check(first >= 1 && first <= STEPS && test->reports[0].failed_commits == 0);
+    er_tap_note("%d checkpoints in %d steps", (int)first, STEPS);
+    go(2); /* nothing is left to do: the last step was saved */
+    expect_all(2, 0);
+    er_tap_check(test->reports[0].result.resumed_from == STEPS);
+    er_test_rmtree(test->dir);
+}
+
 static int lose_folder(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
 {
     if (step->step == test->step) {
@@ -387,6 +444,8 @@ int main(int argc, char **argv)
     static const struct er_tap_case cases[] = {
         {"ranks_begin_and_end_with_the_same_state", ranks_begin_and_end_with_the_same_state, 0},
         {"resumed_run_has_the_same_bits", resumed_run_has_the_same_bits, 0},
+        {"a_run_resumed_from_whatever_was_on_disk_has_the_same_bits",
+         a_run_resumed_from_whatever_was_on_disk_has_the_same_bits, 0},
         {"another_world_size_goes_on_where_the_last_one_stopped",
          another_world_size_goes_on_where_the_last_one_stopped, 0},
         {"every_rank_names_the_one_whose_loss_is_not_finite",
@@ -399,6 +458,8 @@ int main(int argc, char **argv)
          a_change_of_members_ends_the_generation_with_its_state_saved, 0},
         {"a_requested_checkpoint_is_written_once", a_requested_checkpoint_is_written_once, 0},
         {"the_clock_of_rank_0_decides_for_all", the_clock_of_rank_0_decides_for_all, 0},
+        {"checkpoints_beside_the_steps_end_with_the_last_one",
+         checkpoints_beside_the_steps_end_with_the_last_one, 0},
         {"a_lost_folder_is_told_and_training_goes_on", a_lost_folder_is_told_and_training_goes_on,
          0},
     };

@@ -93,7 +93,7 @@ static void disturbed_equals_undisturbed(int workers, int victim, const char *tr
     start(&again, workers, "again", transport);
     er_tap_require(er_test_wait_exit(&again, DEADLINE_MS));
     start(&killed, workers, "killed", transport);
-    er_tap_require(er_test_wait_out(&killed, "step=47 ", DEADLINE_MS));
+    er_tap_require(er_test_wait_out(&killed, " saved ", DEADLINE_MS));
     er_tap_check(kill(pid_of(victim), SIGKILL) == 0);
     er_tap_require(er_test_wait_exit(&killed, DEADLINE_MS));
     er_tap_check(er_test_exit_code(&whole) == 0 && er_test_exit_code(&again) == 0);

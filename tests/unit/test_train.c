@@ -39,6 +39,7 @@ static void set_up(struct run *run, const char *dir)
         .epochs = EPOCHS,
         .checkpoint_dir = dir ? dir : "",
         .checkpoint_steps = 5,
+        .checkpoint_wait = true,
         .log_steps = 4,
         .log = er_toy_log,
     };

@@ -88,6 +88,28 @@ Test(train_policy, checkpoints_by_steps_and_at_the_end)
     }
 }
 
+Test(train_policy, one_checkpoint_in_flight_and_the_next_is_owed)
+{
+    struct er_policy policy = make((struct er_policy_opts){.checkpoint_steps = 10});
+    struct er_vote vote = good_vote();
+
+    cr_expect(er_policy_after(&policy, 10, &vote).save);
+    er_policy_begun(&policy, 10, 1000);
+    er_policy_fill_saving(&vote, false);
+    cr_expect_not(er_policy_after(&policy, 11, &vote).advance, "a rank is not done yet");
+    cr_expect(er_policy_after(&policy, 20, &vote).save);
+    policy.owed = true; /* what the loop notes when it finds the one in flight */
+    er_policy_fill_saving(&vote, true);
+    cr_expect(er_policy_after(&policy, 21, &vote).advance);
+    cr_expect_eq(er_policy_saved(&policy, 10, 0, ER_GO_ON, 2000), ER_SAVE_FINE);
+    cr_expect_eq(policy.saved_step, 10);
+    cr_expect_not(er_policy_after(&policy, 22, &vote).advance, "none in flight");
+    cr_expect(er_policy_after(&policy, 22, &vote).save, "the newest state, not that of step 20");
+    er_policy_begun(&policy, 22, 3000);
+    cr_expect_not(er_policy_after(&policy, 23, &vote).save);
+    cr_expect_eq(policy.tried_us, 3000);
+}
+
 Test(train_policy, nothing_is_saved_without_a_directory)
 {
     struct er_policy policy = make((struct er_policy_opts){.checkpoint_steps = 1});
