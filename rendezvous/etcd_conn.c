@@ -11,7 +11,8 @@
 
 #define ATTEMPT_TIMEOUT_US 1000000u
 #define REQUEST_TIMEOUT_US 5000000u
-#define HELLO_MIN_US       500000u /* longer with every round that failed, for slow networks */
+#define HELLO_MIN_US       300000u  /* doubles with every round that failed, for slow networks */
+#define HELLO_FIRST_US     1000000u /* ... and before the first session */
 #define HELLO_MAX_US       4000000u
 #define LOGIN_TIMEOUT_US   4000000u /* etcd's password check is slow on purpose */
 #define LOGINS_MAX         3
@@ -72,6 +73,9 @@ static const char *hint(const struct er_etcd_conn *c, const struct etcd_member *
 
     if (c->session == ETCD_UP || c->sessions)
         return "";
+    if (tls && !c->auth.cert &&
+        (strstr(why, "alert bad certificate") || strstr(why, "certificate required")))
+        return " (the server wants a client certificate)";
     if (tls && !c->auth.cert && (strstr(why, "losed") || strstr(why, "read failed")))
         return " (does the server want a client certificate?)";
     if (tls && (strstr(why, "WRONG_VERSION_NUMBER") || strstr(why, "losed")))
@@ -171,7 +175,8 @@ static void on_hello(void *user, const struct er_grpc_status *status, const void
 static void begin_hello(struct er_etcd_conn *c)
 {
     unsigned rounds = c->rotate.fails / (unsigned)c->member_n;
-    uint64_t timeout = rounds > 3 ? HELLO_MAX_US : (uint64_t)HELLO_MIN_US << rounds;
+    uint64_t first = c->sessions ? HELLO_MIN_US : HELLO_FIRST_US;
+    uint64_t timeout = rounds > 3 ? HELLO_MAX_US : first << rounds;
     struct er_grpc_opts opts = {.token = *c->auth.token ? c->auth.token : NULL,
                                 .timeout_us = timeout < HELLO_MAX_US ? timeout : HELLO_MAX_US};
 

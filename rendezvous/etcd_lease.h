@@ -5,8 +5,8 @@
  * A lease is renewed a third of its TTL after the last request that was answered was sent, so that
  * the store never holds it for less than two thirds of its TTL from then on. An answer that is
  * overdue (0.6 s or a sixth of the TTL, whichever is longer) says that the endpoint is not worth
- * waiting for: 24 of 24 live leases of 2 s died on a frozen leader whose clients just waited
- * (docs/etcd.md).
+ * waiting for: with etcd 3.4, 24 of 24 live leases of 2 s died on a frozen leader whose clients
+ * just waited.
  */
 #include "rendezvous/store.h"
 

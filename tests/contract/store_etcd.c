@@ -1,10 +1,13 @@
 /* The etcd store on a real etcd: what etcd does and the embedded store can't (test_store.c has what
  * both must do). */
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -310,14 +313,66 @@ static void freeing_with_everything_under_way_is_clean(void)
     free(w);
 }
 
-static void the_module_is_found_beside_the_program(void)
+static void a_missing_module_is_named_with_what_to_do(void)
 {
     const struct er_store_etcd_module *module = NULL;
     struct er_error err = ER_ERROR_INIT;
     int rc = er_store_etcd_load(&module, &err);
 
-    /* this program lies elsewhere: the message must say where it looked and what to do */
+    /* this program lies elsewhere */
     er_tap_check(rc == ER_E_UNSUPPORTED && strstr(err.text, "libgrpc-dev"));
+}
+
+static void the_module_has_what_the_loader_wants(void)
+{
+    const struct er_store_etcd_module *module;
+    struct er_error err = ER_ERROR_INIT;
+    void *handle = dlopen(er_test_bin("er_store_etcd.so"), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+
+    if (!er_tap_check(handle != NULL)) {
+        er_tap_note("%s", dlerror());
+        return;
+    }
+    module = dlsym(handle, ER_STORE_ETCD_SYMBOL);
+    er_tap_require(module && module->version == ER_STORE_ETCD_VERSION);
+    er_tap_check(module->open(&(struct er_store *){NULL},
+                              &(struct er_etcd_opts){.endpoints = "a:b"}, &err) == ER_E_CONFIG);
+    er_tap_check(strstr(err.text, "a:b") != NULL);
+}
+
+/* A program's signals must reach its own threads: those of gRPC block all. */
+static void threads_of_grpc_take_no_signals(void)
+{
+    struct etcd_cluster e;
+    struct er_store *s;
+    char path[64], *text, *at;
+    struct dirent *entry;
+    DIR *tasks;
+    int others = 0;
+
+    etcd_start(&e, 1);
+    s = etcd_open(&e);
+    er_tap_check(etcd_put_surely(s, "/t/a", "1") == 0);
+    tasks = opendir("/proc/self/task");
+    er_tap_require(tasks != NULL);
+    while ((entry = readdir(tasks)) != NULL) {
+        if (entry->d_name[0] == '.' || atoi(entry->d_name) == getpid())
+            continue;
+        snprintf(path, sizeof(path), "/proc/self/task/%.20s/status", entry->d_name);
+        text = er_test_read_file(path);
+        at = text ? strstr(text, "SigBlk:") : NULL;
+        if (at) { /* TERM 15, INT 2, CHLD 17, HUP 1 */
+            unsigned long long blocked = strtoull(at + 7, NULL, 16);
+
+            others++;
+            er_tap_check((blocked & 0x14003) == 0x14003);
+        }
+        free(text);
+    }
+    closedir(tasks);
+    er_tap_check(others > 0);
+    s->ops->free(s);
+    etcd_stop(&e);
 }
 
 int main(int argc, char **argv)
@@ -342,7 +397,9 @@ int main(int argc, char **argv)
          0},
         {"freeing_with_everything_under_way_is_clean", freeing_with_everything_under_way_is_clean,
          0},
-        {"the_module_is_found_beside_the_program", the_module_is_found_beside_the_program, 0},
+        {"a_missing_module_is_named_with_what_to_do", a_missing_module_is_named_with_what_to_do, 0},
+        {"the_module_has_what_the_loader_wants", the_module_has_what_the_loader_wants, 0},
+        {"threads_of_grpc_take_no_signals", threads_of_grpc_take_no_signals, 0},
     };
 
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));
