@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@ enum {
 
 static const char USAGE[] =
     "usage: elastic-ctl [-f JOB.yaml | --job NAME] status [--json] [--wait]\n"
+    "       elastic-ctl ckpt VERB ...    checkpoints on disk; see elastic-ctl ckpt --help\n"
     "\n"
     "  -f JOB.yaml   the job of this file\n"
     "  --job NAME    the job of this name; neither: the only one that runs on this host\n"
@@ -278,13 +280,35 @@ static int run_status(const struct options *o, int fd, const char *name)
     return fflush(stdout) == EOF ? EXIT_UNREACHABLE : code;
 }
 
+/* Checkpoints are another library's business, which the agent does not link: the program beside
+ * this one, else the one in PATH. Returns only on failure. */
+static int hand_on_to_ckpt(char **argv)
+{
+    static const char name[] = "elastic-ckpt";
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof(name));
+
+    while (n > 0 && path[n - 1] != '/')
+        n--;
+    if (n > 0) {
+        memcpy(path + n, name, sizeof(name));
+        execv(path, argv);
+    }
+    execvp(name, argv);
+    fprintf(stderr, "elastic-ctl: start '%s': %s\n", name, er_error_name(-errno));
+    return EXIT_UNREACHABLE;
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {0};
     ER_CLEANUP(er_cleanup_fd) int fd = -1;
     char name[64];
-    int code = parse(&o, argc, argv);
+    int code;
 
+    if (argc > 1 && strcmp(argv[1], "ckpt") == 0)
+        return hand_on_to_ckpt(argv + 1);
+    code = parse(&o, argc, argv);
     if (code)
         return code;
     if (o.help) {

@@ -1,0 +1,212 @@
+/* elastic-ckpt: look at, check, thin out and export checkpoints. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/parse.h"
+#include "ckpt/ckpt.h"
+#include "ckpt/tool/tool.h"
+
+#define PROGRESS_US   (100 * ER_US_PER_MS)
+#define SHARD_DEFAULT (5ull << 30)
+
+static const char USAGE[] =
+    "usage: elastic-ckpt VERB [options] DIR\n"
+    "\n"
+    "  list DIR             the checkpoints in a folder, oldest first\n"
+    "  verify DIR           every byte of the newest one (--step N, --all) against its digests\n"
+    "  inspect DIR          what the newest one (--step N) holds\n"
+    "  gc DIR               remove what no rule wants: --keep-last N [--keep-every K]\n"
+    "                       [--keep-best N [--more-is-better]] [--dry-run]; leftovers of dead\n"
+    "                       writers too. Never the newest one that verifies, nor a newer one\n"
+    "  export DIR OUT       the newest one (--step N) for other programs: OUT.safetensors is one\n"
+    "                       file, any other OUT a folder of files of about --shard-size (5GiB)\n"
+    "                       with model.safetensors.index.json\n"
+    "\n"
+    "  --json               one JSON object instead of text\n"
+    "\n"
+    "exit codes: 0 done, 1 the answer is no (it does not verify), 64 usage, 66 no such "
+    "checkpoint,\n"
+    "74 reading or writing failed\n";
+
+static const struct {
+    const char *name;
+    int operands;
+    int (*run)(const struct tool_args *args);
+} verbs[] = {
+    {"list", 1, tool_list}, {"verify", 1, tool_verify}, {"inspect", 1, tool_inspect},
+    {"gc", 1, tool_gc},     {"export", 2, tool_export},
+};
+
+enum option_kind { FLAG, COUNT32, COUNT64, SIZE };
+
+static const struct {
+    const char *name;
+    enum option_kind kind;
+    size_t field, flag; /* flag: a bool that says it was given; 0: none */
+} options[] = {
+    {"--json", FLAG, offsetof(struct tool_args, json), 0},
+    {"--all", FLAG, offsetof(struct tool_args, all), 0},
+    {"--dry-run", FLAG, offsetof(struct tool_args, dry_run), 0},
+    {"--more-is-better", FLAG, offsetof(struct tool_args, more_is_better), 0},
+    {"--step", COUNT64, offsetof(struct tool_args, step), offsetof(struct tool_args, has_step)},
+    {"--keep-last", COUNT32, offsetof(struct tool_args, keep_last), 0},
+    {"--keep-best", COUNT32, offsetof(struct tool_args, keep_best), 0},
+    {"--keep-every", COUNT64, offsetof(struct tool_args, keep_every), 0},
+    {"--shard-size", SIZE, offsetof(struct tool_args, shard_bytes), 0},
+};
+
+static int usage(const char *what, const char *which)
+{
+    fprintf(stderr, "elastic-ckpt: %s%s%s\n%s", what, which ? ": " : "", which ? which : "", USAGE);
+    return TOOL_USAGE;
+}
+
+static int set_value(struct tool_args *args, size_t i, const char *value, struct er_error *err)
+{
+    void *field = (char *)args + options[i].field;
+    uint64_t number = 0;
+    int rc;
+
+    if (options[i].kind == SIZE)
+        rc = er_parse_size(value, &number, err);
+    else
+        rc = er_parse_u64(value, 0, options[i].kind == COUNT32 ? UINT32_MAX : UINT64_MAX, &number,
+                          err);
+    if (rc < 0)
+        return rc;
+    if (options[i].kind == COUNT32)
+        *(uint32_t *)field = (uint32_t)number;
+    else
+        *(uint64_t *)field = number;
+    if (options[i].flag)
+        *((bool *)args + options[i].flag) = true;
+    return 0;
+}
+
+static long find_option(const char *name, size_t n)
+{
+    for (size_t i = 0; i < ER_ARRAY_N(options); i++)
+        if (strlen(options[i].name) == n && strncmp(options[i].name, name, n) == 0)
+            return (long)i;
+    return -1;
+}
+
+/* --name, --name value or --name=value at argv[*at]. 0, or the exit status. */
+static int parse_option(struct tool_args *args, char **argv, int *at)
+{
+    const char *arg = argv[*at], *value = strchr(arg, '=');
+    struct er_error err = ER_ERROR_INIT;
+    long i = find_option(arg, value ? (size_t)(value - arg) : strlen(arg));
+
+    if (i < 0)
+        return usage("unknown option", arg);
+    if (options[i].kind == FLAG) {
+        if (value)
+            return usage("takes no value", arg);
+        *((bool *)args + options[i].field) = true;
+        return 0;
+    }
+    value = value ? value + 1 : argv[++*at];
+    if (!value)
+        return usage("a value is missing after", arg);
+    if (set_value(args, (size_t)i, value, &err) < 0) {
+        fprintf(stderr, "elastic-ckpt: %s: %s\n", options[i].name, err.text);
+        return TOOL_USAGE;
+    }
+    return 0;
+}
+
+static int parse(struct tool_args *args, int operands, int argc, char **argv)
+{
+    const char **to[] = {&args->dir, &args->out};
+    int n = 0;
+
+    for (int i = 2; i < argc; i++) {
+        int rc = 0;
+
+        if (argv[i][0] == '-')
+            rc = parse_option(args, argv, &i);
+        else if (n == operands)
+            rc = usage("did not expect", argv[i]);
+        else
+            *to[n++] = argv[i];
+        if (rc)
+            return rc;
+    }
+    return n < operands ? usage("an operand is missing", NULL) : 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct tool_args args = {.shard_bytes = SHARD_DEFAULT};
+
+    if (argc < 2)
+        return usage("which verb?", NULL);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        fputs(USAGE, stdout);
+        return TOOL_OK;
+    }
+    for (size_t i = 0; i < ER_ARRAY_N(verbs); i++) {
+        if (strcmp(argv[1], verbs[i].name) == 0) {
+            int rc = parse(&args, verbs[i].operands, argc, argv);
+            return rc ? rc : verbs[i].run(&args);
+        }
+    }
+    return usage("unknown verb", argv[1]);
+}
+
+int tool_fail(const struct tool_args *args, int rc, const struct er_error *err)
+{
+    (void)args;
+    fprintf(stderr, "elastic-ckpt: %s\n", err->text);
+    if (rc == -ENOENT || rc == -ENOTDIR)
+        return TOOL_NO_SUCH;
+    return rc == ER_E_CORRUPT || rc == ER_E_UNSUPPORTED ? TOOL_NO : TOOL_IO;
+}
+
+int tool_step(const struct tool_args *args, uint64_t *ret_step)
+{
+    ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
+    struct er_error err = ER_ERROR_INIT;
+    size_t n = 0;
+    int rc = er_ckpt_list(args->dir, &steps, &n, &err);
+
+    if (rc < 0)
+        return tool_fail(args, rc, &err);
+    for (size_t i = n; i-- > 0;) {
+        if (!args->has_step || steps[i] == args->step) {
+            *ret_step = steps[i];
+            return 0;
+        }
+    }
+    if (args->has_step)
+        fprintf(stderr, "elastic-ckpt: '%s' has no checkpoint of step %llu\n", args->dir,
+                (unsigned long long)args->step);
+    else
+        fprintf(stderr, "elastic-ckpt: '%s' has no checkpoint\n", args->dir);
+    return TOOL_NO_SUCH;
+}
+
+void tool_progress(void *user, uint64_t done, uint64_t total)
+{
+    struct tool_progress *p = user;
+    uint64_t now = er_now_us();
+
+    if (!isatty(STDERR_FILENO) || now - p->shown_us < PROGRESS_US)
+        return;
+    p->shown_us = now;
+    fprintf(stderr, "\r%s step %llu: %3llu %% of %.1f MiB ", p->what, (unsigned long long)p->step,
+            (unsigned long long)(total ? done * 100 / total : 100), (double)total / (1 << 20));
+}
+
+void tool_progress_end(struct tool_progress *p)
+{
+    if (p->shown_us)
+        fprintf(stderr, "\r\033[K");
+    p->shown_us = 0;
+}

@@ -1,0 +1,163 @@
+/* elastic-ctl ckpt: list, verify, inspect, gc, export, on real folders. */
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "ckpt/safetensors.h"
+#include "tests/lib/ckpt_world.h"
+#include "tests/lib/proc.h"
+#include "tests/lib/tap.h"
+#include "tests/lib/wait.h"
+
+static struct er_cw world;
+
+/* Exit status; `want` must be in its output (stdout or stderr). */
+static int run(const char *want, const char *const more[])
+{
+    const char *argv[16] = {er_test_bin("elastic-ctl"), "ckpt"};
+    struct er_test_proc p;
+    int code;
+
+    for (size_t i = 0; i < 13 && more[i]; i++)
+        argv[2 + i] = more[i];
+    code = er_test_run(&p, argv, NULL, 30000);
+    if (!er_tap_check(!want || strstr(er_test_out(&p), want) || strstr(er_test_err(&p), want)))
+        er_tap_note("want '%s', got out '%s' err '%s'", want, er_test_out(&p), er_test_err(&p));
+    er_test_done(&p);
+    return code;
+}
+
+#define RUN(want, ...) run(want, (const char *const[]){__VA_ARGS__, NULL})
+
+static void begin(void)
+{
+    er_test_tempdir(world.dir);
+    world.opts = (struct er_ckpt_opts){.generation = 4};
+    for (uint64_t step = 10; step <= 40; step += 10)
+        er_tap_require(er_cw_save(&world, 2, step, (float)step) == 0);
+}
+
+static void damage(uint64_t step)
+{
+    char path[PATH_MAX], c = 0;
+    int fd;
+
+    snprintf(path, sizeof(path), "%s/step-%012llu/shard-1-of-2.safetensors", world.dir,
+             (unsigned long long)step);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    er_tap_require(fd >= 0 && pread(fd, &c, 1, 4100) == 1);
+    c ^= 4;
+    er_tap_require(pwrite(fd, &c, 1, 4100) == 1);
+    close(fd);
+}
+
+static void verbs_answer_and_exit_as_documented(void)
+{
+    begin();
+    er_tap_check(RUN("generation 4, 2 ranks", "list", world.dir) == 0);
+    er_tap_check(RUN("\"step\": 20", "list", "--json", world.dir) == 0);
+    er_tap_check(RUN("step 40: ok", "verify", world.dir) == 0);
+    er_tap_check(RUN("layer.weight", "inspect", world.dir, "--step", "30") == 0);
+    er_tap_check(RUN("\"shape\"", "inspect", world.dir, "--json") == 0);
+    damage(40);
+    er_tap_check(RUN("digest does not match", "verify", world.dir) == 1);
+    er_tap_check(RUN("step 30: ok", "verify", "--all", world.dir) == 1);
+    er_tap_check(RUN("\"ok\": false", "verify", "--all", "--json", world.dir) == 1);
+    er_tap_check(RUN("no checkpoint of step 7", "verify", "--step=7", world.dir) == 66);
+    er_tap_check(RUN("No such file", "list", "/nowhere/at/all") == 66);
+    er_tap_check(RUN("unknown verb", "dance") == 64);
+    er_tap_check(RUN("unknown option", "list", "--jason", world.dir) == 64);
+    er_tap_check(RUN("operand is missing", "export", world.dir) == 64);
+    er_tap_check(RUN("--step: ", "inspect", world.dir, "--step", "-3") == 64);
+    er_test_rmtree(world.dir);
+}
+
+static void gc_keeps_the_newest_that_verifies(void)
+{
+    char leftover[PATH_MAX];
+
+    begin();
+    damage(40);
+    snprintf(leftover, sizeof(leftover), "%s/.step-000000000050.g3.00000000000000ff.tmp",
+             world.dir);
+    er_tap_require(mkdir(leftover, 0777) == 0);
+    er_tap_check(RUN("needs --keep-last", "gc", world.dir) == 64);
+    er_tap_check(RUN("would remove step 10", "gc", "--keep-last=2", "--dry-run", world.dir) == 0);
+    er_tap_check(er_cw_listed(&world) == 4 && access(leftover, F_OK) == 0);
+    er_tap_check(RUN("removed step 20", "gc", "--keep-last=1", world.dir) == 0);
+    er_tap_check(er_cw_listed(&world) == 2 &&
+                 access(leftover, F_OK) != 0); /* 30, and 40 as it is */
+    damage(30);
+    er_tap_check(RUN("nothing is removed", "gc", "--keep-last=1", world.dir) == 1);
+    er_tap_check(er_cw_listed(&world) == 2);
+    er_test_rmtree(world.dir);
+}
+
+/* Floats of a tensor in an exported file. */
+static bool read_tensor(const char *path, const char *name, float *ret, size_t n)
+{
+    static char file[1 << 16];
+    struct er_st_tensor *tensors = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = fd < 0 ? -1 : read(fd, file, sizeof(file));
+    size_t tensor_n = 0;
+    uint64_t at = 0;
+    bool found = false;
+
+    close(fd);
+    if (!er_tap_check(bytes > 0 && er_st_parse(file, (size_t)bytes, (uint64_t)bytes, &tensors,
+                                               &tensor_n, &at, NULL) == 0))
+        return false;
+    for (size_t i = 0; i < tensor_n; i++) {
+        if (strcmp(tensors[i].name, name) == 0 && tensors[i].end - tensors[i].begin == n * 4) {
+            memcpy(ret, file + at + tensors[i].begin, n * 4);
+            found = true;
+        }
+    }
+    free(tensors);
+    return found;
+}
+
+static void export_joins_what_the_ranks_wrote(void)
+{
+    char out[PATH_MAX], part[PATH_MAX + 64];
+    float w[ER_CW_ROWS * ER_CW_COLS];
+
+    world.sharded = true;
+    begin();
+    snprintf(out, sizeof(out), "%s/all.safetensors", world.dir);
+    er_tap_check(RUN("1 file in", "export", "--step", "20", world.dir, out) == 0);
+    er_tap_check(read_tensor(out, "layer.weight", w, ER_CW_ROWS * ER_CW_COLS) && w[0] == 20 &&
+                 w[ER_CW_ROWS * ER_CW_COLS - 1] == 20 + ER_CW_ROWS * ER_CW_COLS - 1);
+    er_tap_check(read_tensor(out, "flat", w, ER_CW_FLAT) && w[100] == 20 - 100);
+    snprintf(out, sizeof(out), "%s/hf", world.dir);
+    er_tap_check(RUN("\"files\": 2", "export", "--json", "--shard-size=1KiB", world.dir, out) == 0);
+    snprintf(part, sizeof(part), "%s/model-00002-of-00002.safetensors", out);
+    er_tap_check(read_tensor(part, "layer.weight", w, ER_CW_ROWS * ER_CW_COLS) && w[1] == 41);
+    snprintf(part, sizeof(part), "%s/model.safetensors.index.json", out);
+    char *index = er_test_read_file(part);
+    er_tap_check(index && strstr(index, "\"flat\": \"model-00001-of-00002.safetensors\""));
+    free(index);
+    damage(40);
+    snprintf(out, sizeof(out), "%s/bad.safetensors", world.dir);
+    er_tap_check(RUN("digest does not match", "export", world.dir, out) == 1);
+    er_tap_check(access(out, F_OK) != 0); /* nothing half-written is left */
+    er_tap_check(RUN("create", "export", "--step=30", world.dir, "/nowhere/x.safetensors") == 66);
+    er_test_rmtree(world.dir);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct er_tap_case cases[] = {
+        {"verbs_answer_and_exit_as_documented", verbs_answer_and_exit_as_documented, 0},
+        {"gc_keeps_the_newest_that_verifies", gc_keeps_the_newest_that_verifies, 0},
+        {"export_joins_what_the_ranks_wrote", export_joins_what_the_ranks_wrote, 0},
+    };
+
+    return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));
+}
