@@ -118,12 +118,3 @@ uint64_t er_store_etcd_lease_until(const struct er_store *store, uint64_t lease)
 {
     return er_etcd_conn_lease_until(conn_of(store), lease);
 }
-
-__attribute__((
-    visibility("default"))) extern const struct er_store_etcd_module er_store_etcd_module;
-const struct er_store_etcd_module er_store_etcd_module = {
-    .version = ER_STORE_ETCD_VERSION,
-    .open = er_store_etcd_open,
-    .status = er_store_etcd_status,
-    .lease_until = er_store_etcd_lease_until,
-};
