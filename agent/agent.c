@@ -13,8 +13,11 @@
 #include "agent/agent_internal.h"
 #include "agent/errorfile.h"
 #include "agent/exit_codes.h"
+#include "agent/findings.h"
+#include "agent/logruns.h"
 #include "agent/report.h"
 #include "agent/spawn.h"
+#include "agent/startkind.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -54,6 +57,7 @@ static void agent_done(struct er_agent *agent)
 static int open_logs(struct er_agent *agent, struct er_error *err)
 {
     const struct er_config *c = agent->config;
+    char path[4096];
     int rc;
 
     if (!c->log.dir)
@@ -63,6 +67,9 @@ static int open_logs(struct er_agent *agent, struct er_error *err)
         return er_error_set(err, -ENOMEM, "log.dir: out of memory");
     }
     rc = er_mkdir_all(agent->log_dir, 0755, err);
+    /* On several nodes the others' generations are in it as well. */
+    if (!rc && c->nnodes_max == 1 && er_events_path(agent->log_dir, c->node.id, path))
+        rc = er_logruns_move_aside(agent->log_dir, path, err);
     if (!rc)
         rc = er_events_open(&agent->events, agent->log_dir, c->name, c->node.id, agent->hostname,
                             err);
@@ -72,25 +79,29 @@ static int open_logs(struct er_agent *agent, struct er_error *err)
 static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
 {
     const char *dir = agent->config->checkpoint.dir;
-    int rc;
+    char moved[PATH_MAX];
+    int rc = er_startkind_apply(agent->config, moved, err);
 
-    if (!dir)
-        return 0;
+    if (rc || !dir)
+        return rc;
+    if (moved[0])
+        er_agent_say(agent, "--fresh: the checkpoints that were there are now in %s", moved);
     rc = er_mkdir_all(dir, 0755, err);
     if (!rc && access(dir, W_OK | X_OK) < 0)
         rc = er_error_errno(err, "write to '%s'", dir);
     return rc ? er_error_wrap(err, rc, "checkpoint.dir") : 0;
 }
 
-/* Folders and files; every failure here is exit 73. */
+/* Folders and files. The state folder's lock comes first: a job of this name that runs keeps its
+ * logs and checkpoints where they are. */
 static int open_files(struct er_agent *agent, struct er_error *err)
 {
-    int rc = open_logs(agent, err);
+    int rc = er_statedir_open(&agent->state, agent->config->name, err);
 
     if (!rc)
         rc = open_checkpoint_dir(agent, err);
     if (!rc)
-        rc = er_statedir_open(&agent->state, agent->config->name, err);
+        rc = open_logs(agent, err);
     if (!rc && er_guard_owns_dir(agent->guard, agent->state.path) < 0)
         er_log(ER_LOG_WARNING, "the guard cannot be told of the state folder",
                ER_STR("path", agent->state.path));
@@ -114,11 +125,6 @@ static int open_servers(struct er_agent *agent, struct er_error *err)
 
 static int open_loop(struct er_agent *agent, struct er_error *err)
 {
-    int rc = er_loop_new(&agent->loop, err);
-
-    if (rc)
-        return rc;
-    er_console_init(&agent->console, agent->loop);
     agent->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (agent->null_fd < 0)
         return er_error_errno(err, "open /dev/null");
@@ -230,6 +236,13 @@ static int open_driver(struct er_agent *agent, struct er_error *err)
     return rc;
 }
 
+static int files_code(const struct er_error *err)
+{
+    return err->code == -ENOMEM       ? ER_CODE_OSERR
+           : err->code == ER_E_CONFIG ? ER_CODE_CONFIG
+                                      : ER_CODE_CANTCREAT;
+}
+
 static bool backend_is_here(const struct er_config *c, struct er_error *err)
 {
     if (c->nnodes_max == 1 &&
@@ -254,12 +267,15 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
     const struct er_config *c = agent->config;
 
     er_spawn_lift_limits();
+    if (er_loop_new(&agent->loop, err))
+        return ER_CODE_OSERR;
+    er_console_init(&agent->console, agent->loop);
     if (!backend_is_here(c, err))
         return ER_CODE_CONFIG;
     if (gethostname(agent->hostname, sizeof(agent->hostname) - 1) < 0)
         strcpy(agent->hostname, "localhost");
     if (open_files(agent, err))
-        return err->code == -ENOMEM ? ER_CODE_OSERR : ER_CODE_CANTCREAT;
+        return files_code(err);
     if (open_loop(agent, err) || open_servers(agent, err) || open_driver(agent, err))
         return ER_CODE_OSERR;
     er_cgroup_init(&agent->cgroup);
@@ -473,7 +489,7 @@ int er_agent_run(const struct er_config *config, struct er_guard *guard, int arg
     er_rfc3339(er_wall_us(), agent.started_ts);
     code = agent_open(&agent, environ_, &err);
     if (code) {
-        fprintf(stderr, "elastic-run: %s\n", err.text);
+        er_findings_tell("elastic-run", err.text);
     } else {
         say_started(&agent, argc, argv);
         code = finish(&agent, agent_loop(&agent, &err), &err);

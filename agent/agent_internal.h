@@ -77,6 +77,9 @@ void er_agent_report_drops(struct er_agent *agent, uint64_t now_us);
 /* A failure of ours: stop everything, exit with `code`. */
 void er_agent_fail(struct er_agent *agent, int code, const struct er_error *err);
 
+/* agent_say.c: what the person in front of the terminal should know. One line each. */
+void er_agent_say(struct er_agent *agent, const char *fmt, ...) ER_PRINTF(2, 3);
+
 /* agent_note.c: events. */
 void er_agent_on_note(void *user, const struct er_note *note);
 void er_agent_event_worker(struct er_agent *agent, struct er_worker *worker);

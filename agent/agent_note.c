@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/agent_internal.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -93,6 +94,8 @@ void er_agent_on_note(void *user, const struct er_note *note)
     };
     struct er_agent *agent = user;
 
+    if ((size_t)note->kind >= ER_ARRAY_N(HANDLERS))
+        return; /* of jobs with several nodes */
     if (!agent->events.run[0])
         snprintf(agent->events.run, sizeof(agent->events.run), "%s", er_driver_run(agent->driver));
     HANDLERS[note->kind](agent, note);

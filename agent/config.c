@@ -374,3 +374,8 @@ int er_config_exit_code(const struct er_error *err)
         return ER_CODE_CANTCREAT;
     }
 }
+
+bool er_config_json_log(const struct er_config *config)
+{
+    return config && config->log.format && !strcmp(config->log.format, "json");
+}

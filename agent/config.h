@@ -142,12 +142,18 @@ void er_config_free(struct er_config *config);
 int er_config_load(struct er_config **ret, int argc, char **argv, char **environ_,
                    struct er_error *err);
 int er_config_exit_code(const struct er_error *err);
+/* Are the agent's own lines JSON? */
+bool er_config_json_log(const struct er_config *config);
 
 /*
  * --check: are the folders writable, the working directory and the program there? Starts and
  * creates nothing. 0: prints "ok"; else all findings, one a line, in `err`.
  */
 int er_config_check(const struct er_config *config, char **environ_, struct er_error *err);
+
+/* What a start is refused for at once, since no restart would help: the working directory and a
+ * script that an interpreter is to run. -ENOENT, -EACCES (exit codes 127, 126), ER_E_CONFIG. */
+int er_config_check_start(const struct er_config *config, struct er_error *err);
 
 /* The effective YAML with the origin of each value as a comment; secrets print as "***". Writes to
  * stdout. */

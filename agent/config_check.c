@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/startkind.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
@@ -77,22 +78,27 @@ static const char *worker_path(const struct er_config *config, char **environ_)
     return er_environ_get(environ_, "PATH");
 }
 
-/* `python3 -u train.py`: the script of a command that begins with an interpreter. */
-static const char *script_of(const struct er_config *config)
+/* The script of a command that begins with an interpreter, to be read from workdir; NULL: none, or
+ * not known before a worker starts. */
+static const char *find_script(const struct er_config *config, char ret_path[4096])
 {
-    const struct er_strlist *command = &config->command;
-    size_t n = command->n > 2 ? strlen(command->items[2]) : 0;
+    const char *script = er_command_script(&config->command);
 
-    if (n < 4 || strcmp(command->items[1], "-u") != 0 ||
-        strcmp(command->items[2] + n - 3, ".py") != 0)
+    /* A shell looks for a bare name in PATH too. */
+    if (!script || (!strchr(script, '/') && !strstr(script, ".py")) ||
+        !is_settled(config, script) || !is_settled(config, config->workdir))
         return NULL;
-    return command->items[2];
+    if (*script == '/')
+        snprintf(ret_path, 4096, "%s", script);
+    else
+        snprintf(ret_path, 4096, "%s/%s", config->workdir, script);
+    return script;
 }
 
 static void check_program(const struct er_config *config, char **environ_,
                           struct er_findings *findings)
 {
-    const char *name = config->command.items[0], *script = script_of(config);
+    const char *name = config->command.items[0], *script;
     const char *path = worker_path(config, environ_);
     char full[4096];
 
@@ -100,27 +106,49 @@ static void check_program(const struct er_config *config, char **environ_,
         !find_program(config, name, path))
         er_findings_add(findings, ER_E_CONFIG,
                         "command: program '%s' is not there or not executable", name);
-    if (!script || !is_settled(config, script))
-        return;
-    snprintf(full, sizeof(full), "%s/%s", *script == '/' ? "" : config->workdir, script);
-    if (access(full, R_OK))
+    script = find_script(config, full);
+    if (script && access(full, R_OK))
         er_findings_add(findings, ER_E_CONFIG, "command: script '%s': %s", script,
                         er_error_name(-errno));
+}
+
+static bool has_workdir(const struct er_config *config)
+{
+    struct stat st;
+
+    return !stat(config->workdir, &st) && S_ISDIR(st.st_mode);
+}
+
+int er_config_check_start(const struct er_config *config, struct er_error *err)
+{
+    char full[4096];
+    const char *script;
+
+    if (!is_settled(config, config->workdir))
+        return 0;
+    if (!has_workdir(config))
+        return er_error_set(err, ER_E_CONFIG, "workdir: no folder '%s'", config->workdir);
+    script = find_script(config, full);
+    if (script && access(full, R_OK))
+        return er_error_errno(err, "command: script '%s' in '%s'", script, config->workdir);
+    return 0;
 }
 
 int er_config_check(const struct er_config *config, char **environ_, struct er_error *err)
 {
     struct er_findings findings;
-    struct stat st;
+    struct er_error resume = ER_ERROR_INIT;
     int rc;
 
     er_findings_init(&findings);
     if (is_settled(config, config->workdir)) {
-        if (stat(config->workdir, &st) || !S_ISDIR(st.st_mode))
+        if (!has_workdir(config))
             er_findings_add(&findings, ER_E_CONFIG, "workdir: no folder '%s'", config->workdir);
         else
             check_program(config, environ_, &findings);
     }
+    if (er_startkind_check(config, &resume))
+        er_findings_add(&findings, ER_E_CONFIG, "%s", resume.text);
     check_folder(&findings, "log.dir", config->log.dir);
     check_folder(&findings, "checkpoint.dir", config->checkpoint.dir);
     rc = er_findings_result(&findings, err);

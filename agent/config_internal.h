@@ -93,5 +93,9 @@ void er_loader_resolve(struct er_loader *loader);
 /* agent/config_folder.c */
 void er_loader_folders(struct er_loader *loader);
 
+/* The file that `python3 -u train.py` or `sh -e run.sh` is to run; NULL: the command is no
+ * interpreter's, or names a module or a text (-m, -c). */
+const char *er_command_script(const struct er_strlist *command);
+
 /* agent/config_print.c: --print-config into a buffer; without comments when !origins. */
 int er_config_format(const struct er_config *config, bool origins, struct er_buf *out);

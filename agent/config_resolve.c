@@ -148,7 +148,37 @@ void er_loader_command(struct er_loader *loader)
 /* Does the argument of python before this one take it? */
 static bool is_value_of_option(const char *before)
 {
-    return !strcmp(before, "-W") || !strcmp(before, "-X");
+    return !strcmp(before, "-W") || !strcmp(before, "-X") || !strcmp(before, "-o") ||
+           !strcmp(before, "+o");
+}
+
+static bool is_interpreter(const char *name)
+{
+    static const char *const names[] = {"sh", "bash", "dash"};
+
+    for (size_t i = 0; i < ER_ARRAY_N(names); i++) {
+        if (!strcmp(name, names[i]))
+            return true;
+    }
+    return !strncmp(name, "python", 6) && !strchr(name, '-') && !is_script(name);
+}
+
+const char *er_command_script(const struct er_strlist *command)
+{
+    const char *first = strrchr(command->items[0], '/');
+
+    if (!is_interpreter(first ? first + 1 : command->items[0]))
+        return NULL;
+    for (size_t i = 1; i < command->n; i++) {
+        const char *item = command->items[i];
+
+        if (*item && *item != '-' && *item != '+' && !is_value_of_option(command->items[i - 1]))
+            return item;
+        /* Also within a bundle: sh -ec TEXT; `-` and -s read the standard input. */
+        if (!item[1] || (item[1] != '-' && strpbrk(item, "cms")))
+            return NULL;
+    }
+    return NULL;
 }
 
 /* "train" of `python3 -u src/train.py`: the first argument of an interpreter that is no option;

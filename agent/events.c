@@ -13,13 +13,18 @@
 static const char *const SEVERITIES[] = {
     [ER_SEVERITY_INFO] = "info", [ER_SEVERITY_WARNING] = "warning", [ER_SEVERITY_ERROR] = "error"};
 
+bool er_events_path(const char *dir, const char *node_id, char ret_path[4096])
+{
+    return snprintf(ret_path, 4096, "%s/events-%s.jsonl", dir, node_id) < 4096;
+}
+
 int er_events_open(struct er_events *ret, const char *dir, const char *job, const char *node_id,
                    const char *host, struct er_error *err)
 {
     char path[4096];
     int fd;
 
-    if ((size_t)snprintf(path, sizeof(path), "%s/events-%s.jsonl", dir, node_id) >= sizeof(path))
+    if (!er_events_path(dir, node_id, path))
         return er_error_set(err, -ENAMETOOLONG, "event file in '%s': path too long", dir);
     fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0)

@@ -1,5 +1,7 @@
 #pragma once
 /* The event file events-<node_id>.jsonl (docs/operations.md): one flat JSON object a line. */
+#include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/field.h"
@@ -19,6 +21,14 @@ struct er_events {
 int er_events_open(struct er_events *ret, const char *dir, const char *job, const char *node_id,
                    const char *host, struct er_error *err);
 void er_events_close(struct er_events *events);
+/* Where the event file of this node lies; false: the path is too long. */
+bool er_events_path(const char *dir, const char *node_id, char ret_path[4096]);
+
+/* The last line of an event file, or the last one of that event (within its last 256 KiB), owned by
+ * the caller; NULL: none. */
+json_t *er_events_last(const char *path, const char *event);
+/* run_id of the newest run that an event file tells of; false: none. */
+bool er_events_last_run(const char *path, char ret_id[64]);
 
 /* `msg` is one English sentence. A line that would be longer than ER_EVENT_MAX is written without
  * `fields`; a full disk loses it. */

@@ -30,11 +30,10 @@ static int open_stdio(void)
 
 static void set_up_log(const struct er_config *config)
 {
-    bool json = config && config->log.format && strcmp(config->log.format, "json") == 0;
     const struct er_log_opts opts = {
         .fd = 2,
         .level = ER_LOG_WARNING,
-        .format = json ? ER_LOG_JSON : ER_LOG_TEXT,
+        .format = er_config_json_log(config) ? ER_LOG_JSON : ER_LOG_TEXT,
         .name = "elastic-run",
     };
 
@@ -53,6 +52,14 @@ static int fail(int code, const struct er_error *err)
     return code;
 }
 
+/* As the shell has it. */
+static int start_code(int rc)
+{
+    return rc == ER_E_CONFIG ? ER_CODE_CONFIG
+           : rc == -ENOENT   ? ER_CODE_NOT_FOUND
+                             : ER_CODE_NOT_EXECUTABLE;
+}
+
 static int run_mode(const struct er_config *config, struct er_guard *guard, int argc, char **argv)
 {
     struct er_error err = ER_ERROR_INIT;
@@ -60,6 +67,9 @@ static int run_mode(const struct er_config *config, struct er_guard *guard, int 
 
     switch (config->mode) {
     case ER_MODE_RUN:
+        rc = er_config_check_start(config, &err);
+        if (rc)
+            return fail(start_code(rc), &err);
         return er_agent_run(config, guard, argc, argv, environ);
     case ER_MODE_CHECK:
         rc = er_config_check(config, environ, &err);

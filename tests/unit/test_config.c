@@ -171,7 +171,7 @@ static const struct {
      "rendezvous.endpoints",
      "[]",
      "--rdzv-endpoint: no effect on one node"},
-    {{"--master_port", "29501", "x"}, "master_port", "29501", NULL},
+    {{"--master_port", "29501", "x"}, "master_port", "\"29501\"", NULL},
     {{"--rdzv-id=job7", "x"}, "name", "job7", NULL},
     {{"--rdzv-conf=join_timeout=30,last_call_timeout=1.5", "x"},
      "rendezvous.join_timeout",
