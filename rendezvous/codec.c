@@ -74,6 +74,8 @@ static const struct field world_fields[] = {
     W(has_cause, F_BOOL, 0),
     W(cause, F_CAUSE, 0),
     TEXT(struct er_world, verdict),
+    W(protocol_low, F_U32, 0),
+    W(protocol_high, F_U32, 0),
 };
 #undef W
 
@@ -82,16 +84,24 @@ static const struct field member_fields[] = {
     M(incarnation, F_U64, 0),     M(boot_id_hash, F_U64, 0),  TEXT(struct er_member, address),
     TEXT(struct er_member, host), M(port, F_INT, 0),          M(slots, F_INT, 0),
     M(preferred_rank, F_INT, 0),  M(left, F_U64, ER_GEN_MAX), M(running, F_U64, ER_GEN_MAX),
-    M(draining, F_BOOL, 0),
+    M(draining, F_BOOL, 0),       M(protocol, F_U32, 0),
 };
 #undef M
 
 #define A(m, kind, max) AT(struct er_assign, m, kind, max)
 static const struct field assign_fields[] = {
-    A(generation, F_U64, ER_GEN_MAX), A(nonce, F_U64, 0),
-    A(incarnation, F_U64, 0),         A(group_rank, F_INT, 0),
-    A(first_rank, F_INT, 0),          A(prev_generation, F_U64, ER_GEN_MAX),
-    A(prev_incarnation, F_U64, 0),    A(prev_rank, F_INT, 0),
+    A(generation, F_U64, ER_GEN_MAX),
+    A(nonce, F_U64, 0),
+    A(incarnation, F_U64, 0),
+    A(group_rank, F_INT, 0),
+    A(first_rank, F_INT, 0),
+    A(prev_generation, F_U64, ER_GEN_MAX),
+    A(prev_incarnation, F_U64, 0),
+    A(prev_rank, F_INT, 0),
+    A(drain, F_U64, 0),
+    A(strikes, F_U32, 0),
+    A(strike_generation, F_U64, 0),
+    A(strike_age_us, F_U64, 0),
 };
 #undef A
 
@@ -115,6 +125,19 @@ static const struct field ckpt_fields[] = {
     TEXT(struct er_ckpt, path),
 };
 
+static const struct field ask_fields[] = {
+    AT(struct er_ask, kind, F_ENUM, ER_ASK_KIND_COUNT),
+    TEXT(struct er_ask, node),
+    AT(struct er_ask, incarnation, F_U64, 0),
+    AT(struct er_ask, min_nodes, F_U32, 0),
+    AT(struct er_ask, max_nodes, F_U32, 0),
+    AT(struct er_ask, cooldown_us, F_U64, 0),
+    TEXT(struct er_ask, reason),
+};
+static const struct field aside_fields[] = {
+    TEXT(struct er_aside, reason),
+};
+
 #define RECORD(name, letter, fields, max)                                                          \
     {                                                                                              \
         name, letter, fields, ER_ARRAY_N(fields), max                                              \
@@ -127,6 +150,8 @@ static const struct record leader_record =
     RECORD("leader", 'l', leader_fields, ER_LEADER_BYTES_MAX);
 static const struct record result_record =
     RECORD("result", 'r', result_fields, ER_RESULT_BYTES_MAX);
+static const struct record ask_record = RECORD("request", 'q', ask_fields, ER_ASK_BYTES_MAX);
+static const struct record aside_record = RECORD("aside", 's', aside_fields, ER_ASIDE_BYTES_MAX);
 static const struct record ckpt_record = RECORD("checkpoint", 'c', ckpt_fields, ER_CKPT_BYTES_MAX);
 
 /* ---- bytes ---- */
@@ -429,12 +454,16 @@ DEFINE_ENCODE(assign)
 DEFINE_ENCODE(leader)
 DEFINE_ENCODE(result)
 DEFINE_ENCODE(ckpt)
+DEFINE_ENCODE(ask)
+DEFINE_ENCODE(aside)
 DEFINE_PARSE(world)
 DEFINE_PARSE(member)
 DEFINE_PARSE(assign)
 DEFINE_PARSE(leader)
 DEFINE_PARSE(result)
 DEFINE_PARSE(ckpt)
+DEFINE_PARSE(ask)
+DEFINE_PARSE(aside)
 
 const char *er_reason_name(enum er_reason reason)
 {

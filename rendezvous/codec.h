@@ -8,8 +8,9 @@
  * untouched then. Encoding always fits the record's limit (long messages are cut).
  *
  * Keys, under the job's root "<prefix>/<job>/":
- *   spec  world  fence  leader  n/<node>  a/<node>  r/<gen>/<node>  kv/<gen>/<key>
- *   op/<gen>/<node>/<seq>  ckpt/latest
+ *   spec  fence  a/<node>  kv/<gen>/<key>  op/<gen>/<node>/<seq>  ckpt/latest
+ * and what a leader decides from, which it reads and watches as one prefix:
+ *   j/world  j/leader  j/n/<node>  j/r/<gen>/<node>  j/ctl/<id>  j/aside/<node>
  * Numbers in keys are decimal, zero-padded to ER_GEN_DIGITS, so keys sort as their numbers do.
  */
 #include "rendezvous/driver.h"
@@ -19,6 +20,8 @@
 #define ER_MEMBER_BYTES_MAX 768
 #define ER_ASSIGN_BYTES_MAX 128
 #define ER_LEADER_BYTES_MAX 96
+#define ER_ASK_BYTES_MAX    384
+#define ER_ASIDE_BYTES_MAX  192
 #define ER_CKPT_BYTES_MAX   1280
 #define ER_SPEC_BYTES_MAX   4096
 #define ER_RECORD_BYTES_MAX 2048 /* of any record but spec */
@@ -32,6 +35,8 @@
 #define ER_BUDGET_AGES     16  /* buckets of counted failures in `world` */
 #define ER_CKPT_PATH_MAX   1024
 #define ER_CKPT_DIGEST_MAX 65
+#define ER_NODES_MAX       1000000u
+#define ER_PROTOCOL        1 /* of this program; works with one below and one above */
 
 /* Why a generation came to be; names as in the events. X(ENUM, "text") */
 #define ER_REASONS(X)                                                                              \
@@ -91,6 +96,7 @@ struct er_world {
     bool has_cause;
     struct er_cause cause;
     char verdict[256];
+    uint32_t protocol_low, protocol_high; /* spoken by every member */
 };
 
 /* `n/<node>`: a live node, bound to its lease. */
@@ -102,6 +108,7 @@ struct er_member {
     uint64_t left;    /* newest generation whose workers are gone here */
     uint64_t running; /* on (re-)registration: generation still running, 0 none */
     bool draining;
+    uint32_t protocol;
 };
 
 /* `a/<node>`: one assignment key per node, for its life. */
@@ -110,6 +117,11 @@ struct er_assign {
     int group_rank, first_rank;
     uint64_t prev_generation, prev_incarnation; /* the last sealed one before it */
     int prev_rank;
+    uint64_t drain; /* this incarnation is asked to leave; 0 none */
+    /* Failures of this node's workers in a row, and how long ago the last one was. */
+    uint32_t strikes;
+    uint64_t strike_generation; /* the last one that was counted */
+    uint64_t strike_age_us;
 };
 
 /* `leader`: who plans. */
@@ -125,6 +137,35 @@ struct er_result {
     struct er_cause cause; /* !ok */
 };
 
+/* What a request asks for. X(ENUM, "text") */
+#define ER_ASK_KINDS(X)                                                                            \
+    X(STOP, "stop")                                                                                \
+    X(DRAIN, "drain")                                                                              \
+    X(SCALE, "scale")                                                                              \
+    X(ASIDE, "set_aside")                                                                          \
+    X(RELEASE, "release")
+enum er_ask_kind {
+#define ER_ASK_ENUM(name, text) ER_ASK_##name,
+    ER_ASK_KINDS(ER_ASK_ENUM)
+#undef ER_ASK_ENUM
+        ER_ASK_KIND_COUNT
+};
+
+/* `ctl/<id>`: a request, created once and deleted by the transaction that acts on it. */
+struct er_ask {
+    enum er_ask_kind kind;
+    char node[ER_NAME_TEXT_MAX];   /* DRAIN, ASIDE, RELEASE */
+    uint64_t incarnation;          /* DRAIN: of the node that is meant; 0: whoever has the name */
+    uint32_t min_nodes, max_nodes; /* SCALE */
+    uint64_t cooldown_us;          /* ASIDE */
+    char reason[128];
+};
+
+/* `aside/<node>`: kept out of plans while others are enough; bound to a lease of its cool-down. */
+struct er_aside {
+    char reason[128];
+};
+
 /* `ckpt/latest` */
 struct er_ckpt {
     uint64_t generation, step;
@@ -138,6 +179,8 @@ size_t er_assign_encode(const struct er_assign *a, void *ret);
 size_t er_leader_encode(const struct er_leader *l, void *ret);
 size_t er_result_encode(const struct er_result *r, void *ret);
 size_t er_ckpt_encode(const struct er_ckpt *c, void *ret);
+size_t er_ask_encode(const struct er_ask *c, void *ret);
+size_t er_aside_encode(const struct er_aside *a, void *ret);
 
 int er_world_parse(struct er_bytes bytes, struct er_world *ret, struct er_error *err);
 int er_member_parse(struct er_bytes bytes, struct er_member *ret, struct er_error *err);
@@ -145,6 +188,8 @@ int er_assign_parse(struct er_bytes bytes, struct er_assign *ret, struct er_erro
 int er_leader_parse(struct er_bytes bytes, struct er_leader *ret, struct er_error *err);
 int er_result_parse(struct er_bytes bytes, struct er_result *ret, struct er_error *err);
 int er_ckpt_parse(struct er_bytes bytes, struct er_ckpt *ret, struct er_error *err);
+int er_ask_parse(struct er_bytes bytes, struct er_ask *ret, struct er_error *err);
+int er_aside_parse(struct er_bytes bytes, struct er_aside *ret, struct er_error *err);
 
 /* "generation:nonce", decimal and 16 hex digits. Returns the length. */
 size_t er_fence_format(uint64_t generation, uint64_t nonce, char ret_text[ER_FENCE_MAX]);
@@ -161,13 +206,16 @@ enum er_key_kind {
     ER_KEY_KV,
     ER_KEY_OP,
     ER_KEY_CKPT,
+    ER_KEY_CTL,
+    ER_KEY_ASIDE,
     ER_KEY_KIND_COUNT
 };
 
 struct er_key {
     enum er_key_kind kind;
     uint64_t generation;      /* RESULT, KV, OP */
-    char name[ER_KV_KEY_MAX]; /* NODE, ASSIGN, RESULT, OP: node; KV: the worker's key */
+    char name[ER_KV_KEY_MAX]; /* NODE, ASSIGN, RESULT, OP, ASIDE: node; KV: the worker's
+                                 key; CTL: id */
     uint64_t seq;             /* OP */
 };
 

@@ -10,7 +10,7 @@
 
 static void carry_out(struct er_driver *d);
 
-static void step(struct er_driver *d, struct er_rdzv_event *e)
+void driver_step(struct er_driver *d, struct er_rdzv_event *e)
 {
     if (d->over)
         return;
@@ -21,231 +21,51 @@ static void step(struct er_driver *d, struct er_rdzv_event *e)
     carry_out(d);
 }
 
-static void feed(struct er_driver *d, enum er_rdzv_event_kind kind)
+void driver_feed(struct er_driver *d, enum er_rdzv_event_kind kind)
 {
-    step(d, &(struct er_rdzv_event){.kind = kind});
-}
-
-/* ---- the four own keys, and ckpt/latest ---- */
-
-static const enum er_key_kind self_keys[DRIVER_SELF_KEYS] = {
-    ER_KEY_WORLD, ER_KEY_LEADER, ER_KEY_NODE, ER_KEY_ASSIGN, ER_KEY_CKPT,
-};
-
-static struct er_bytes self_key(const struct er_driver *d, size_t i, char text[ER_KEY_MAX])
-{
-    struct er_key key = {.kind = self_keys[i]};
-
-    memcpy(key.name, d->core->opts.node_id, sizeof(d->core->opts.node_id));
-    return (struct er_bytes){text, er_key_format(d->core->root, &key, text)};
-}
-
-/* `put` false: the key isn't there as of kv->mod_rev. */
-static void on_self_kv(struct er_driver *d, bool put, const struct er_store_kv *kv)
-{
-    struct er_key key;
-
-    er_key_parse(d->core->root, kv->key, &key);
-    if (key.kind == ER_KEY_CKPT) {
-        if (put && er_ckpt_parse(kv->value, &d->latest, NULL) == 0)
-            d->has_latest = true;
-        return;
-    }
-    step(d, &(struct er_rdzv_event){
-                .kind = ER_EV_SELF_KV, .change = put ? ER_STORE_PUT : ER_STORE_DELETE, .kv = kv});
-}
-
-static void close_self(struct er_driver *d)
-{
-    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
-        if (d->self_watch[i])
-            d->store->ops->unwatch(d->store, d->self_watch[i]);
-        d->self_watch[i] = 0;
-    }
-}
-
-static void reread_self(struct er_driver *d)
-{
-    close_self(d);
-    d->self_wanted = true;
-    d->retry_us = d->now_us;
-}
-
-static void on_self_watch(void *user, int rc, const struct er_store_event *events, size_t n,
-                          uint64_t revision)
-{
-    struct er_driver *d = user;
-
-    if (rc) {
-        reread_self(d);
-        return;
-    }
-    for (size_t i = 0; i < n; i++)
-        on_self_kv(d, events[i].kind == ER_STORE_PUT, &events[i].kv);
-}
-
-static void watch_self(struct er_driver *d, uint64_t from)
-{
-    char text[ER_KEY_MAX];
-
-    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
-        if (d->store->ops->watch(d->store, self_key(d, i, text), false, from, on_self_watch, d,
-                                 &d->self_watch[i]) < 0) {
-            d->self_watch[i] = 0;
-            reread_self(d);
-            d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
-            return;
-        }
-    }
-}
-
-static void on_self_read(void *user, int rc, const struct er_store_reply *reply)
-{
-    struct er_driver *d = user;
-    char text[ER_KEY_MAX];
-    size_t kv = 0;
-
-    d->self_reading = false;
-    if (rc) {
-        d->self_wanted = true;
-        d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
-    }
-    if (d->self_wanted)
-        return;
-    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
-        struct er_store_kv none = {.key = self_key(d, i, text), .mod_rev = reply->revision};
-
-        if (reply->range_n[i])
-            on_self_kv(d, true, &reply->kvs[kv++]);
-        else
-            on_self_kv(d, false, &none);
-    }
-    watch_self(d, reply->revision + 1);
-    feed(d, ER_EV_SELF_READY);
-}
-
-static void read_self(struct er_driver *d)
-{
-    struct er_store_op ops[DRIVER_SELF_KEYS];
-    char text[DRIVER_SELF_KEYS][ER_KEY_MAX];
-    struct er_store_txn txn = {.then_ops = ops, .then_n = DRIVER_SELF_KEYS};
-
-    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++)
-        ops[i] = (struct er_store_op){.kind = ER_OP_RANGE, .key = self_key(d, i, text[i])};
-    d->self_wanted = false;
-    d->self_reading = d->store->ops->txn(d->store, &txn, on_self_read, d) == 0;
-    if (!d->self_reading) {
-        d->self_wanted = true;
-        d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
-    }
-}
-
-/* ---- the whole job, for the leader ---- */
-
-static void close_job(struct er_driver *d)
-{
-    if (d->job_watch)
-        d->store->ops->unwatch(d->store, d->job_watch);
-    d->job_watch = 0;
-}
-
-static void want_job(struct er_driver *d, uint64_t at_us)
-{
-    close_job(d);
-    d->job_wanted = true;
-    d->retry_us = at_us;
-}
-
-static void on_job_watch(void *user, int rc, const struct er_store_event *events, size_t n,
-                         uint64_t revision)
-{
-    struct er_driver *d = user;
-
-    if (rc) {
-        want_job(d, d->now_us);
-        return;
-    }
-    for (size_t i = 0; i < n; i++)
-        step(d, &(struct er_rdzv_event){
-                    .kind = ER_EV_JOB_KV, .change = events[i].kind, .kv = &events[i].kv});
-}
-
-static void on_job_read(void *user, int rc, const struct er_store_reply *reply)
-{
-    struct er_driver *d = user;
-    struct er_bytes root = {d->core->root, strlen(d->core->root)};
-
-    d->job_reading = false;
-    if (!d->job_open || d->job_wanted)
-        return; /* closed meanwhile, or to be read again anyway */
-    if (rc || d->store->ops->watch(d->store, root, true, reply->revision + 1, on_job_watch, d,
-                                   &d->job_watch) < 0) {
-        d->job_watch = 0;
-        want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
-        return;
-    }
-    feed(d, ER_EV_JOB_RESET);
-    for (size_t i = 0; i < reply->kv_n; i++)
-        step(d, &(struct er_rdzv_event){
-                    .kind = ER_EV_JOB_KV, .change = ER_STORE_PUT, .kv = &reply->kvs[i]});
-    feed(d, ER_EV_JOB_READY);
-}
-
-static void read_job(struct er_driver *d)
-{
-    static const char *const parts[DRIVER_JOB_KEYS] = {"world", "leader", "n/", "a/", "r/"};
-    struct er_store_op ops[DRIVER_JOB_KEYS];
-    char text[DRIVER_JOB_KEYS][ER_ROOT_MAX + 8];
-    struct er_store_txn txn = {.then_ops = ops, .then_n = DRIVER_JOB_KEYS};
-
-    for (size_t i = 0; i < DRIVER_JOB_KEYS; i++) {
-        struct er_text t = {text[i], sizeof(text[i]), 0};
-        size_t n = strlen(parts[i]);
-
-        er_text_add(&t, d->core->root);
-        er_text_add(&t, parts[i]);
-        ops[i] = (struct er_store_op){
-            .kind = ER_OP_RANGE, .key = {text[i], t.len}, .prefix = parts[i][n - 1] == '/'};
-    }
-    d->job_wanted = false;
-    d->job_reading = d->store->ops->txn(d->store, &txn, on_job_read, d) == 0;
-    if (!d->job_reading)
-        want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
+    driver_step(d, &(struct er_rdzv_event){.kind = kind});
 }
 
 /* ---- leases and transactions ---- */
 
 static void on_lease_lost(void *user, int rc, uint64_t lease, uint64_t ttl_us)
 {
-    step(user, &(struct er_rdzv_event){.kind = ER_EV_LEASE_LOST, .id = lease});
+    driver_step(user, &(struct er_rdzv_event){.kind = ER_EV_LEASE_LOST, .id = lease});
 }
 
 static void on_granted(void *user, int rc, uint64_t lease, uint64_t ttl_us)
 {
     struct er_driver *d = user;
 
-    if (rc == 0 || rc == -EEXIST) {
+    if ((rc == 0 || rc == -EEXIST) && lease == d->core->lease) {
         int kept = d->store->ops->lease_keep(d->store, lease, on_lease_lost, d);
 
         rc = kept < 0 ? kept : rc;
     }
-    step(d, &(struct er_rdzv_event){.kind = ER_EV_LEASE, .id = lease, .rc = rc, .ttl_us = ttl_us});
+    driver_step(
+        d, &(struct er_rdzv_event){.kind = ER_EV_LEASE, .id = lease, .rc = rc, .ttl_us = ttl_us});
 }
 
 static void on_revoked(void *user, int rc, uint64_t lease, uint64_t ttl_us)
 {
-    step(user, &(struct er_rdzv_event){.kind = ER_EV_REVOKED, .id = lease, .rc = rc});
+    driver_step(user, &(struct er_rdzv_event){.kind = ER_EV_REVOKED, .id = lease, .rc = rc});
 }
 
 static void on_reply(struct er_driver *d, enum er_rdzv_lane_id lane, int rc,
                      const struct er_store_reply *reply)
 {
-    step(d, &(struct er_rdzv_event){.kind = ER_EV_REPLY, .lane = lane, .rc = rc, .reply = reply});
+    driver_step(
+        d, &(struct er_rdzv_event){.kind = ER_EV_REPLY, .lane = lane, .rc = rc, .reply = reply});
 }
 
 static void on_own_reply(void *user, int rc, const struct er_store_reply *reply)
 {
     on_reply(user, ER_LANE_OWN, rc, reply);
+}
+
+static void on_batch_reply(void *user, int rc, const struct er_store_reply *reply)
+{
+    on_reply(user, ER_LANE_BATCH, rc, reply);
 }
 
 static void on_lead_reply(void *user, int rc, const struct er_store_reply *reply)
@@ -255,20 +75,23 @@ static void on_lead_reply(void *user, int rc, const struct er_store_reply *reply
 
 static void send_txn(struct er_driver *d, const struct er_rdzv_action *a)
 {
-    int rc = d->store->ops->txn(d->store, a->txn,
-                                a->lane == ER_LANE_OWN ? on_own_reply : on_lead_reply, d);
+    static const er_store_txn_fn answered[ER_LANE_COUNT] = {
+        [ER_LANE_OWN] = on_own_reply,
+        [ER_LANE_LEAD] = on_lead_reply,
+        [ER_LANE_BATCH] = on_batch_reply,
+    };
+    int rc = d->store->ops->txn(d->store, a->txn, answered[a->lane], d);
 
     if (rc < 0)
-        d->lane_failed[a->lane] = -ENOTCONN; /* certainly not applied; told in the next round */
+        d->lane_failed[a->lane]++; /* certainly not applied; told in the next round */
 }
 
 static void carry_out_one(struct er_driver *d, const struct er_rdzv_action *a)
 {
     switch (a->kind) {
     case ER_ACT_GRANT:
-        /* Without an answer the core's own retry applies. */
         if (d->store->ops->lease_grant(d->store, a->lease.id, a->lease.ttl_us, on_granted, d) < 0)
-            d->core->lease_asked = false;
+            d->grant_failed[a->lease.once] = a->lease.id; /* told in the next round */
         break;
     case ER_ACT_REVOKE:
         d->store->ops->lease_revoke(d->store, a->lease.id, on_revoked, d);
@@ -277,14 +100,14 @@ static void carry_out_one(struct er_driver *d, const struct er_rdzv_action *a)
         send_txn(d, a);
         break;
     case ER_ACT_WATCH_SELF:
-        reread_self(d);
+        driver_reread_self(d);
         break;
     case ER_ACT_WATCH_JOB:
         d->job_open = true;
-        want_job(d, d->now_us);
+        driver_want_job(d, d->now_us);
         break;
     case ER_ACT_UNWATCH_JOB:
-        close_job(d);
+        driver_close_job(d);
         d->job_open = d->job_wanted = false;
         break;
     case ER_ACT_START:
@@ -297,7 +120,7 @@ static void carry_out_one(struct er_driver *d, const struct er_rdzv_action *a)
     case ER_ACT_VERDICT:
         d->over = true;
         driver_kv_end(d);
-        close_self(d);
+        driver_close_self(d);
         d->callbacks.verdict(d->user, a->verdict);
         break;
     case ER_ACT_NOTE:
@@ -377,26 +200,47 @@ static void tell_core(struct er_driver *d)
     s = d->said;
     memset(&d->said, 0, sizeof(d->said));
     if (s.port)
-        step(d, &(struct er_rdzv_event){.kind = ER_EV_PORT, .value = s.port_value});
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PORT, .value = s.port_value});
     if (s.progress)
-        step(d,
-             &(struct er_rdzv_event){.kind = ER_EV_PROGRESS, .generation = s.progress_generation});
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PROGRESS,
+                                               .generation = s.progress_generation});
     if (s.result)
-        step(d, &(struct er_rdzv_event){.kind = ER_EV_RESULT,
-                                        .generation = s.result_generation,
-                                        .cause = s.failed ? &s.cause : NULL});
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_RESULT,
+                                               .generation = s.result_generation,
+                                               .cause = s.failed ? &s.cause : NULL});
     if (s.left)
-        step(d, &(struct er_rdzv_event){.kind = ER_EV_LEFT, .generation = s.left_generation});
+        driver_step(d,
+                    &(struct er_rdzv_event){.kind = ER_EV_LEFT, .generation = s.left_generation});
     if (s.leave)
-        step(d, &(struct er_rdzv_event){
-                    .kind = ER_EV_LEAVE, .value = s.exit_code, .reason = s.reason});
+        driver_step(d, &(struct er_rdzv_event){
+                           .kind = ER_EV_LEAVE, .value = s.exit_code, .reason = s.reason});
 }
 
 /* ---- dispatch ---- */
 
-static bool lanes_failed(const struct er_driver *d)
+static bool anything_failed(const struct er_driver *d)
 {
-    return d->lane_failed[ER_LANE_OWN] || d->lane_failed[ER_LANE_LEAD];
+    return d->lane_failed[ER_LANE_OWN] || d->lane_failed[ER_LANE_LEAD] ||
+           d->lane_failed[ER_LANE_BATCH] || d->grant_failed[0] || d->grant_failed[1];
+}
+
+/* What the store did not take has certainly not been done. */
+static void tell_failures(struct er_driver *d)
+{
+    for (unsigned i = 0; i < ER_LANE_COUNT; i++) {
+        unsigned n = d->lane_failed[i];
+
+        d->lane_failed[i] = 0;
+        while (n--)
+            on_reply(d, (enum er_rdzv_lane_id)i, -ENOTCONN, NULL);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t id = d->grant_failed[i];
+
+        d->grant_failed[i] = 0;
+        if (id)
+            driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_LEASE, .id = id, .rc = -ENOTCONN});
+    }
 }
 
 int er_driver_fd(const struct er_driver *driver)
@@ -408,7 +252,7 @@ bool er_driver_pending(const struct er_driver *driver)
 {
     if (driver->over)
         return false;
-    return !driver->started || anything_said(driver) || lanes_failed(driver) ||
+    return !driver->started || anything_said(driver) || anything_failed(driver) ||
            driver->store->ops->pending(driver->store) ||
            driver_kv_deadline(driver) <= driver->now_us;
 }
@@ -436,23 +280,18 @@ static void read_wanted(struct er_driver *d)
     if (d->over || d->now_us < d->retry_us)
         return;
     if (d->self_wanted && !d->self_reading)
-        read_self(d);
+        driver_read_self(d);
     if (d->job_wanted && !d->job_reading)
-        read_job(d);
+        driver_read_job(d);
 }
 
 static void one_round(struct er_driver *d)
 {
     d->store->ops->dispatch(d->store, d->now_us);
     tell_core(d);
-    for (unsigned i = 0; i < ER_LANE_COUNT; i++) {
-        int rc = d->lane_failed[i];
-
-        d->lane_failed[i] = 0;
-        if (rc)
-            on_reply(d, (enum er_rdzv_lane_id)i, rc, NULL);
-    }
-    feed(d, ER_EV_TICK);
+    if (anything_failed(d))
+        tell_failures(d);
+    driver_feed(d, ER_EV_TICK);
     read_wanted(d);
     driver_kv_run(d);
 }
@@ -466,7 +305,8 @@ void er_driver_dispatch(struct er_driver *driver, uint64_t now_us)
     driver->started = true;
     do
         one_round(driver);
-    while (er_driver_pending(driver) && ++round < DRIVER_ROUNDS);
+    while ((er_driver_pending(driver) || er_rdzv_deadline(driver->core) <= driver->now_us) &&
+           ++round < DRIVER_ROUNDS);
 }
 
 /* ---- life and status ---- */
@@ -506,8 +346,8 @@ void er_driver_free(struct er_driver *driver)
     if (!driver)
         return;
     driver_kv_done(driver);
-    close_self(driver);
-    close_job(driver);
+    driver_close_self(driver);
+    driver_close_job(driver);
     free(driver->core);
     free(driver->nodes);
     free(driver->scratch);

@@ -80,7 +80,9 @@ enum er_note_kind {
     ER_NOTE_NODE_LEFT,
     ER_NOTE_NODE_LOST,
     ER_NOTE_RESTART_COUNTED,
-    ER_NOTE_RESTART_DENIED
+    ER_NOTE_RESTART_DENIED,
+    ER_NOTE_NODE_ASIDE, /* node, reason; window_us: for how long */
+    ER_NOTE_REQUEST     /* reason: what was asked for; node */
 };
 struct er_note {
     enum er_note_kind kind;
@@ -117,6 +119,11 @@ struct er_driver_opts {
     const char *spec; /* canonical text of the fields that must agree; borrowed for the call */
     uint64_t incarnation, boot_id_hash, seed; /* seed: of nonces and run id */
     uint64_t now_us;
+    /* A node whose workers fail that often (each within the window of the one before), or that
+     * misses the ready deadline, is kept out of plans for the cool-down, while others are enough.
+     * strike_max 0: failures don't; cool-down 0: nothing does. */
+    uint32_t strike_max;
+    uint64_t strike_window_us, strike_cooldown_us;
 };
 
 /* `store` is borrowed: it outlives the driver and is not dispatched by anybody else; free the
@@ -161,6 +168,12 @@ void er_driver_kv_cancel(struct er_driver *driver, uint64_t id);
 /* done gets the new value as decimal text. */
 void er_driver_kv_add(struct er_driver *driver, uint64_t generation, const char *key, int64_t delta,
                       er_driver_kv_fn done, void *user);
+/* Ask the job's leader for something (stop, drain a node, other bounds, ...; codec.h): under an id
+ * of the caller's (a name), which makes it happen once. done: 0 when it is written; what becomes of
+ * it is seen in the job. -EINVAL: no name. */
+struct er_ask;
+void er_driver_request(struct er_driver *driver, const char *id, const struct er_ask *ctl,
+                       er_driver_kv_fn done, void *user);
 /* `ckpt/latest`: steps only grow; a smaller or equal step is -EEXIST, a stale generation
  * ER_E_STALE. */
 void er_driver_commit(struct er_driver *driver, uint64_t generation, uint64_t step,

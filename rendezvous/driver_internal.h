@@ -1,5 +1,6 @@
 #pragma once
-/* The driver's insides: driver.c (core on a store), driver_kv.c (workers' keys and commits). */
+/* The driver's insides: driver.c (core on a store), driver_read.c (reads and watches), driver_kv.c
+ * and driver_kv_txn.c (workers' keys, commits, requests). */
 #include "base/clock.h"
 #include "base/list.h"
 #include "rendezvous/rdzv.h"
@@ -7,7 +8,11 @@
 #define DRIVER_RETRY_US  100000ull /* between attempts of a read that failed */
 #define DRIVER_ROUNDS    256       /* of one dispatch; the rest waits for the next one */
 #define DRIVER_SELF_KEYS 5         /* world, leader, own node and assignment; ckpt/latest */
-#define DRIVER_JOB_KEYS  5         /* world, leader, n/, a/, r/ */
+#define DRIVER_JOB_PARTS 7         /* of what a leader reads */
+#define DRIVER_REFUSED   64        /* operations there was no memory for */
+#ifndef DRIVER_PAGE
+#define DRIVER_PAGE 1000 /* keys read at a time */
+#endif
 
 /* What the owner said, until the next dispatch: a slot each, taken in this order. */
 struct driver_said {
@@ -35,14 +40,39 @@ struct er_driver {
     bool self_wanted, job_wanted; /* read again, at once or at retry_us */
     bool self_reading, job_reading, job_open;
     uint64_t retry_us;
-    int lane_failed[ER_LANE_COUNT]; /* a transaction the store refused to take */
+    unsigned lane_failed[ER_LANE_COUNT]; /* transactions the store refused to take */
+    uint64_t grant_failed[2];            /* leases it did: the own one, another */
+    struct {                             /* a leader's read in pages */
+        uint64_t revision;
+        size_t part; /* under way */
+        bool open[DRIVER_JOB_PARTS];
+        char after[DRIVER_JOB_PARTS][ER_KEY_MAX];
+        size_t after_n[DRIVER_JOB_PARTS];
+    } page;
 
     /* driver_kv.c */
     struct er_list ops;
     uint64_t next_op, op_seq, stopped; /* stopped: newest generation told to stop */
     struct er_ckpt latest;
     bool has_latest;
+    struct {
+        er_driver_kv_fn done;
+        void *user;
+    } refused[DRIVER_REFUSED]; /* answered -ENOMEM by the next dispatch */
+    size_t refused_n;
 };
+
+/* driver.c */
+void driver_step(struct er_driver *d, struct er_rdzv_event *e);
+void driver_feed(struct er_driver *d, enum er_rdzv_event_kind kind);
+
+/* driver_read.c */
+void driver_read_self(struct er_driver *d);
+void driver_reread_self(struct er_driver *d);
+void driver_close_self(struct er_driver *d);
+void driver_read_job(struct er_driver *d);
+void driver_want_job(struct er_driver *d, uint64_t at_us);
+void driver_close_job(struct er_driver *d);
 
 /* driver_kv.c */
 void driver_kv_init(struct er_driver *d);

@@ -4,42 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/driver_internal.h"
+#include "rendezvous/driver_kv_internal.h"
 
-/* Workers' keys and checkpoint commits. Every operation compares the fence of its generation in the
- * transaction that reads or writes; a failed compare of it means: superseded. */
-
-#define RETRY_US   20000ull
-#define NUMBER_MAX 24 /* an int64 as text */
-
-enum op_kind { OP_PUT, OP_GET, OP_ADD, OP_COMMIT };
-enum op_state {
-    OP_SEND,   /* (again) at due_us */
-    OP_FLIGHT, /* a transaction is under way */
-    OP_WAIT,   /* GET: watching the key */
-    OP_ANSWER  /* rc is the answer, due now */
-};
-
-struct op {
-    struct er_list node;
-    struct er_driver *driver;
-    enum op_kind kind;
-    enum op_state state;
-    bool cancelled, written; /* written: the write of ADD, COMMIT has been sent at least once */
-    uint64_t id, generation, deadline_us, due_us, watch;
-    int rc;
-    er_driver_kv_fn done;
-    void *user;
-    char key[ER_KEY_MAX], second[ER_KEY_MAX]; /* second: op key of ADD */
-    size_t key_n, second_n, value_n;
-    char *value; /* PUT: owned */
-    int64_t delta;
-    struct er_ckpt ckpt; /* COMMIT */
-    char fence[ER_FENCE_MAX];
-    bool write_next; /* ADD, COMMIT: what was read is in mod_rev and number */
-    uint64_t mod_rev;
-    char number[NUMBER_MAX]; /* ADD: the value to write */
-};
+/* The life of an operation on workers' keys: every one is answered, once, from a dispatch. */
 
 static void op_free(struct op *op)
 {
@@ -51,7 +18,7 @@ static void op_free(struct op *op)
 }
 
 /* The answer is given at once: only called from dispatch. */
-static void finish(struct op *op, int rc, const void *value, size_t n)
+void driver_op_finish(struct op *op, int rc, const void *value, size_t n)
 {
     er_driver_kv_fn done = op->cancelled ? NULL : op->done;
     void *user = op->user;
@@ -70,259 +37,36 @@ static void finish(struct op *op, int rc, const void *value, size_t n)
     free(copy);
 }
 
-static void again(struct op *op, uint64_t delay_us)
+void driver_op_again(struct op *op, uint64_t delay_us)
 {
     op->state = OP_SEND;
     op->due_us = er_deadline_in(op->driver->now_us, delay_us);
 }
 
-static void answer_later(struct op *op, int rc)
+void driver_op_answer(struct op *op, int rc)
 {
     op->state = OP_ANSWER;
     op->rc = rc;
     op->due_us = 0;
 }
 
-static struct er_bytes fence_key(const struct op *op, char text[ER_KEY_MAX])
+/* No memory to remember it: the next dispatch says so; with too many of them, at once. */
+static void refuse(struct er_driver *d, er_driver_kv_fn done, void *user)
 {
-    struct er_key key = {.kind = ER_KEY_FENCE};
-
-    return (struct er_bytes){text, er_key_format(op->driver->core->root, &key, text)};
-}
-
-/* ---- answers of the store ---- */
-
-static bool fence_holds(const struct op *op, const struct er_store_reply *r)
-{
-    return r->range_count && r->range_n[0] && r->kvs[0].value.len == strlen(op->fence) &&
-           memcmp(r->kvs[0].value.data, op->fence, r->kvs[0].value.len) == 0;
-}
-
-/* The i-th range's key; NULL: not there. Ranges are of single keys. */
-static const struct er_store_kv *kv_of(const struct er_store_reply *r, size_t i)
-{
-    size_t at = 0;
-
-    for (size_t k = 0; k < i; k++)
-        at += r->range_n[k];
-    return i < r->range_count && r->range_n[i] ? &r->kvs[at] : NULL;
-}
-
-static int parse_number(struct er_bytes text, int64_t *ret)
-{
-    const char *at = text.data, *end = at + text.len;
-    bool negative = text.len && *at == '-';
-    int64_t v = 0;
-
-    at += negative;
-    if (at == end)
-        return -EINVAL;
-    for (; at < end; at++) {
-        if (*at < '0' || *at > '9')
-            return -EINVAL;
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_sub_overflow(v, *at - '0', &v))
-            return -ERANGE;
-    }
-    return negative ? (*ret = v, 0) : __builtin_sub_overflow(0, v, ret) ? -ERANGE : 0;
-}
-
-static void format_number(int64_t v, char ret[NUMBER_MAX])
-{
-    struct er_text t = {ret, NUMBER_MAX, 0};
-
-    ret[0] = 0;
-    if (v < 0)
-        er_text_add(&t, "-");
-    er_text_u64(&t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
-}
-
-static void on_watch(void *user, int rc, const struct er_store_event *events, size_t n,
-                     uint64_t revision)
-{
-    struct op *op = user;
-
-    for (size_t i = 0; rc == 0 && i < n; i++) {
-        if (events[i].kind == ER_STORE_PUT) {
-            finish(op, 0, events[i].kv.value.data, events[i].kv.value.len);
-            return;
-        }
-    }
-    if (rc) {
-        op->driver->store->ops->unwatch(op->driver->store, op->watch);
-        op->watch = 0;
-        again(op, 0);
-    }
-}
-
-static void got(struct op *op, const struct er_store_reply *r)
-{
-    const struct er_store_kv *kv = kv_of(r, 1);
-    struct er_driver *d = op->driver;
-
-    if (kv) {
-        finish(op, 0, kv->value.data, kv->value.len);
-    } else if (!op->deadline_us) {
-        finish(op, 1, NULL, 0);
-    } else if (op->generation <= d->stopped) {
-        finish(op, ER_E_STALE, NULL, 0);
-    } else if (d->store->ops->watch(d->store, (struct er_bytes){op->key, op->key_n}, false,
-                                    r->revision + 1, on_watch, op, &op->watch) < 0) {
-        op->watch = 0;
-        finish(op, -ENOMEM, NULL, 0);
-    } else {
-        op->state = OP_WAIT;
-    }
-}
-
-static void added(struct op *op, const struct er_store_reply *r)
-{
-    const struct er_store_kv *kv = kv_of(r, 1), *done = kv_of(r, 2);
-    int64_t v = 0;
-    int rc;
-
-    if (done) { /* applied, now or earlier, with its own result */
-        finish(op, 0, done->value.data, done->value.len);
+    if (d->refused_n == DRIVER_REFUSED) {
+        done(user, -ENOMEM, NULL, 0);
         return;
     }
-    rc = kv ? parse_number(kv->value, &v) : 0;
-    if (rc == 0 && __builtin_add_overflow(v, op->delta, &v))
-        rc = -ERANGE;
-    if (rc) {
-        finish(op, rc, NULL, 0);
-        return;
+    d->refused[d->refused_n].done = done;
+    d->refused[d->refused_n++].user = user;
+}
+
+static void tell_refused(struct er_driver *d)
+{
+    while (d->refused_n) {
+        d->refused_n--;
+        d->refused[d->refused_n].done(d->refused[d->refused_n].user, -ENOMEM, NULL, 0);
     }
-    format_number(v, op->number);
-    op->mod_rev = kv ? kv->mod_rev : 0;
-    op->write_next = true;
-    again(op, 0);
-}
-
-static bool same_ckpt(const struct er_ckpt *a, const struct er_ckpt *b)
-{
-    return a->generation == b->generation && a->step == b->step &&
-           strcmp(a->digest, b->digest) == 0;
-}
-
-static void committed(struct op *op, const struct er_store_reply *r)
-{
-    const struct er_store_kv *kv = kv_of(r, 1);
-    struct er_driver *d = op->driver;
-    struct er_ckpt now;
-    int rc = kv ? er_ckpt_parse(kv->value, &now, NULL) : 0;
-
-    if (rc) {
-        finish(op, rc, NULL, 0);
-        return;
-    }
-    if (kv) {
-        d->latest = now;
-        d->has_latest = true;
-    }
-    if (kv && op->written && same_ckpt(&now, &op->ckpt)) {
-        finish(op, 0, NULL, 0);
-    } else if (kv && now.step >= op->ckpt.step) {
-        finish(op, -EEXIST, NULL, 0);
-    } else {
-        op->mod_rev = kv ? kv->mod_rev : 0;
-        op->write_next = true;
-        again(op, 0);
-    }
-}
-
-static void on_reply(void *user, int rc, const struct er_store_reply *reply)
-{
-    struct op *op = user;
-
-    op->write_next = false;
-    if (op->cancelled) {
-        finish(op, 0, NULL, 0);
-    } else if (rc == -ENOTCONN || rc == ER_E_AMBIGUOUS) {
-        again(op, RETRY_US); /* reads first, where writing twice would matter */
-    } else if (rc) {
-        finish(op, rc, NULL, 0);
-    } else if (!fence_holds(op, reply)) {
-        finish(op, ER_E_STALE, NULL, 0);
-    } else if (op->kind == OP_PUT) {
-        finish(op, 0, NULL, 0);
-    } else if (op->kind == OP_GET) {
-        got(op, reply);
-    } else if (op->kind == OP_ADD) {
-        added(op, reply);
-    } else {
-        committed(op, reply);
-    }
-}
-
-/* ---- requests ---- */
-
-struct request {
-    struct er_store_cmp cmps[3];
-    struct er_store_op then_ops[5], else_ops[3];
-    struct er_store_txn txn;
-    char fence[ER_KEY_MAX];
-    unsigned char bytes[ER_CKPT_BYTES_MAX];
-};
-
-static void req_put(struct request *q, struct er_bytes key, const void *value, size_t n)
-{
-    q->then_ops[q->txn.then_n++] =
-        (struct er_store_op){.kind = ER_OP_PUT, .key = key, .value = {value, n}};
-}
-
-static void req_read(struct request *q, struct er_bytes key)
-{
-    struct er_store_op op = {.kind = ER_OP_RANGE, .key = key};
-
-    q->then_ops[q->txn.then_n++] = op;
-    q->else_ops[q->txn.else_n++] = op;
-}
-
-static void req_cmp(struct request *q, enum er_cmp_target target, struct er_bytes key, uint64_t rev)
-{
-    q->cmps[q->txn.cmp_n++] =
-        (struct er_store_cmp){.target = target, .result = ER_CMP_EQUAL, .key = key, .rev = rev};
-}
-
-/* ADD and COMMIT read first, then write what they read; both branches show how it stands. */
-static void build(struct op *op, struct request *q)
-{
-    struct er_bytes key = {op->key, op->key_n}, second = {op->second, op->second_n}, fence;
-
-    memset(&q->txn, 0, sizeof(q->txn));
-    q->txn.cmps = q->cmps;
-    q->txn.then_ops = q->then_ops;
-    q->txn.else_ops = q->else_ops;
-    fence = fence_key(op, q->fence);
-    req_cmp(q, ER_CMP_VALUE, fence, 0);
-    q->cmps[0].value = (struct er_bytes){op->fence, strlen(op->fence)};
-    if (op->kind == OP_PUT)
-        req_put(q, key, op->value, op->value_n);
-    if (op->write_next)
-        req_cmp(q, ER_CMP_MOD, key, op->mod_rev);
-    if (op->write_next && op->kind == OP_ADD) {
-        req_cmp(q, ER_CMP_CREATE, second, 0);
-        req_put(q, key, op->number, strlen(op->number));
-        req_put(q, second, op->number, strlen(op->number));
-    }
-    if (op->write_next && op->kind == OP_COMMIT)
-        req_put(q, key, q->bytes, er_ckpt_encode(&op->ckpt, q->bytes));
-    op->written |= op->write_next;
-    req_read(q, fence);
-    if (op->kind != OP_PUT)
-        req_read(q, key);
-    if (op->kind == OP_ADD)
-        req_read(q, second);
-}
-
-static void send(struct op *op)
-{
-    struct er_driver *d = op->driver;
-    struct request q;
-
-    build(op, &q);
-    op->state = OP_FLIGHT;
-    if (d->store->ops->txn(d->store, &q.txn, on_reply, op) < 0)
-        answer_later(op, -ENOMEM);
 }
 
 static struct op *op_new(struct er_driver *d, enum op_kind kind, uint64_t generation,
@@ -330,8 +74,10 @@ static struct op *op_new(struct er_driver *d, enum op_kind kind, uint64_t genera
 {
     struct op *op = calloc(1, sizeof(*op));
 
-    if (!op)
+    if (!op) {
+        refuse(d, done, user);
         return NULL;
+    }
     op->driver = d;
     op->kind = kind;
     op->generation = generation;
@@ -340,8 +86,8 @@ static struct op *op_new(struct er_driver *d, enum op_kind kind, uint64_t genera
     op->id = ++d->next_op;
     op->state = OP_SEND;
     er_list_push_back(&d->ops, &op->node);
-    if (d->over || !er_rdzv_fence(d->core, generation, op->fence))
-        answer_later(op, ER_E_STALE);
+    if (d->over || (kind != OP_REQUEST && !er_rdzv_fence(d->core, generation, op->fence)))
+        driver_op_answer(op, ER_E_STALE);
     return op;
 }
 
@@ -351,13 +97,13 @@ static bool set_key(struct op *op, const char *key)
     size_t n = strlen(key);
 
     if (n == 0 || n >= ER_KV_KEY_MAX) {
-        answer_later(op, -EINVAL);
+        driver_op_answer(op, -EINVAL);
         return false;
     }
     memcpy(k.name, key, n + 1);
     op->key_n = er_key_format(op->driver->core->root, &k, op->key);
     if (!op->key_n)
-        answer_later(op, -EINVAL);
+        driver_op_answer(op, -EINVAL);
     return op->key_n != 0;
 }
 
@@ -371,7 +117,7 @@ void er_driver_kv_put(struct er_driver *driver, uint64_t generation, const char 
     op->value = malloc(n ? n : 1);
     op->value_n = n;
     if (!op->value)
-        answer_later(op, -ENOMEM);
+        driver_op_answer(op, -ENOMEM);
     else if (n)
         memcpy(op->value, value, n);
 }
@@ -396,7 +142,7 @@ void er_driver_kv_cancel(struct er_driver *driver, uint64_t id)
             continue;
         op->cancelled = true;
         if (op->state != OP_FLIGHT)
-            answer_later(op, ER_E_ABORTED); /* freed by the next dispatch, not told */
+            driver_op_answer(op, ER_E_ABORTED); /* freed by the next dispatch, not told */
     }
 }
 
@@ -423,7 +169,7 @@ void er_driver_commit(struct er_driver *driver, uint64_t generation, uint64_t st
     if (!op)
         return;
     if (strlen(digest) >= ER_CKPT_DIGEST_MAX || strlen(path) >= ER_CKPT_PATH_MAX) {
-        answer_later(op, -EINVAL);
+        driver_op_answer(op, -EINVAL);
         return;
     }
     op->key_n = er_key_format(driver->core->root, &k, op->key);
@@ -433,6 +179,23 @@ void er_driver_commit(struct er_driver *driver, uint64_t generation, uint64_t st
     er_text_add(&t, digest);
     t = (struct er_text){op->ckpt.path, sizeof(op->ckpt.path), 0};
     er_text_add(&t, path);
+}
+
+void er_driver_request(struct er_driver *driver, const char *id, const struct er_ask *ctl,
+                       er_driver_kv_fn done, void *user)
+{
+    struct op *op = op_new(driver, OP_REQUEST, 0, done, user);
+    struct er_key k = {.kind = ER_KEY_CTL};
+
+    if (!op)
+        return;
+    if (!er_name_valid(id)) {
+        driver_op_answer(op, -EINVAL);
+        return;
+    }
+    memcpy(k.name, id, strlen(id) + 1);
+    op->key_n = er_key_format(driver->core->root, &k, op->key);
+    op->ctl = *ctl;
 }
 
 /* ---- running ---- */
@@ -456,7 +219,7 @@ void driver_kv_stop(struct er_driver *d, uint64_t generation)
         struct op *op = ER_LIST_ITEM(node, struct op, node);
 
         if (op->generation <= d->stopped && op->state == OP_WAIT)
-            answer_later(op, ER_E_STALE);
+            driver_op_answer(op, ER_E_STALE);
     }
 }
 
@@ -476,10 +239,11 @@ void driver_kv_end(struct er_driver *d)
     uint64_t last = d->next_op, id = 0;
     struct op *op;
 
+    tell_refused(d);
     while ((op = next_open(d, id, last))) {
         id = op->id;
         if (op->state != OP_FLIGHT) {
-            finish(op, ER_E_STALE, NULL, 0);
+            driver_op_finish(op, ER_E_STALE, NULL, 0);
             continue;
         }
         op->cancelled = true; /* the store may still answer it */
@@ -496,7 +260,7 @@ static uint64_t due(const struct op *op)
 
 uint64_t driver_kv_deadline(const struct er_driver *d)
 {
-    uint64_t at = ER_FOREVER;
+    uint64_t at = d->refused_n ? 0 : ER_FOREVER;
 
     er_list_for_each (node, &d->ops) {
         uint64_t next = due(ER_LIST_ITEM(node, struct op, node));
@@ -511,11 +275,11 @@ static void run_op(struct op *op)
     uint64_t now_us = op->driver->now_us;
 
     if (op->state == OP_ANSWER)
-        finish(op, op->rc, NULL, 0);
+        driver_op_finish(op, op->rc, NULL, 0);
     else if (op->state == OP_SEND && op->due_us <= now_us)
-        send(op);
+        driver_op_send(op);
     else if (op->state == OP_WAIT && op->deadline_us <= now_us)
-        finish(op, -ETIMEDOUT, NULL, 0);
+        driver_op_finish(op, -ETIMEDOUT, NULL, 0);
 }
 
 /* A callback may add operations (they go to the end) or cancel others (they stay in the list), so
@@ -525,6 +289,7 @@ void driver_kv_run(struct er_driver *d)
     uint64_t last = d->next_op, done = 0;
     bool any = true;
 
+    tell_refused(d);
     while (any) {
         any = false;
         er_list_for_each (node, &d->ops) {

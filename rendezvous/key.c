@@ -53,13 +53,15 @@ static const struct {
     bool generation, name, seq;
 } shapes[ER_KEY_KIND_COUNT] = {
     [ER_KEY_SPEC] = {.head = "spec"},
-    [ER_KEY_WORLD] = {.head = "world"},
+    [ER_KEY_WORLD] = {.head = "j/world"},
     [ER_KEY_FENCE] = {.head = "fence"},
-    [ER_KEY_LEADER] = {.head = "leader"},
+    [ER_KEY_LEADER] = {.head = "j/leader"},
     [ER_KEY_CKPT] = {.head = "ckpt/latest"},
-    [ER_KEY_NODE] = {.head = "n/", .name = true},
+    [ER_KEY_NODE] = {.head = "j/n/", .name = true},
     [ER_KEY_ASSIGN] = {.head = "a/", .name = true},
-    [ER_KEY_RESULT] = {.head = "r/", .generation = true, .name = true},
+    [ER_KEY_RESULT] = {.head = "j/r/", .generation = true, .name = true},
+    [ER_KEY_CTL] = {.head = "j/ctl/", .name = true},
+    [ER_KEY_ASIDE] = {.head = "j/aside/", .name = true},
     [ER_KEY_KV] = {.head = "kv/", .generation = true, .name = true},
     [ER_KEY_OP] = {.head = "op/", .generation = true, .name = true, .seq = true},
 };

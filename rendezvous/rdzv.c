@@ -186,18 +186,35 @@ static void on_failed_reply(struct er_rdzv *c, struct er_rdzv_lane *lane, int rc
         lane->reread = true;
 }
 
+/* A batch whose outcome is bad or unknown voids the plan: the next one takes another number, so
+ * nothing needs to be read. */
+static void on_batch_reply(struct er_rdzv *c, const struct er_rdzv_event *e)
+{
+    struct er_rdzv_lane *lead = &c->lanes[ER_LANE_LEAD];
+
+    if (e->rc)
+        on_failed_reply(c, lead, -ENOTCONN);
+    else if (!e->reply->succeeded)
+        lead->retry_us = c->now_us + RETRY_MIN_US;
+    rdzv_lead_reply(c, ER_TXN_ASSIGN, e->rc ? NULL : e->reply);
+}
+
 static void on_reply(struct er_rdzv *c, const struct er_rdzv_event *e)
 {
     struct er_rdzv_lane *lane = &c->lanes[e->lane];
     enum er_rdzv_txn kind = lane->kind;
 
+    if (e->lane == ER_LANE_BATCH) {
+        on_batch_reply(c, e);
+        return;
+    }
     lane->kind = ER_TXN_NONE;
     if (kind == ER_TXN_NONE)
         return;
     if (e->rc) {
         on_failed_reply(c, lane, e->rc);
         if (e->lane == ER_LANE_LEAD)
-            rdzv_lead_reply(c, kind, false);
+            rdzv_lead_reply(c, kind, NULL);
         return;
     }
     learn_reply(c, &lane->txn, e->reply);
@@ -212,13 +229,17 @@ static void on_reply(struct er_rdzv *c, const struct er_rdzv_event *e)
     if (e->lane == ER_LANE_OWN)
         rdzv_node_reply(c, kind, e->reply);
     else
-        rdzv_lead_reply(c, kind, e->reply->succeeded);
+        rdzv_lead_reply(c, kind, e->reply);
 }
 
 static void on_lease(struct er_rdzv *c, const struct er_rdzv_event *e)
 {
     unsigned shift = c->lease_tries < 7 ? c->lease_tries : 7;
 
+    if (e->id == c->aside.lease && c->aside.lease) {
+        rdzv_aside_lease(c, e->rc);
+        return;
+    }
     if (e->id != c->lease || !c->lease_asked)
         return;
     c->lease_asked = false;
@@ -349,6 +370,13 @@ void er_rdzv_step(struct er_rdzv *core, const struct er_rdzv_event *event,
 uint64_t er_rdzv_deadline(const struct er_rdzv *core)
 {
     return core->state == ER_RDZV_OVER ? ER_FOREVER : core->wake_us;
+}
+
+void er_rdzv_resize(struct er_rdzv *core, struct er_view_node *nodes, struct er_plan_node *scratch,
+                    size_t cap)
+{
+    er_view_init(&core->view, nodes, cap);
+    core->scratch = scratch;
 }
 
 bool er_rdzv_fence(const struct er_rdzv *core, uint64_t generation, char ret_text[ER_FENCE_MAX])

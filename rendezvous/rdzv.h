@@ -23,7 +23,7 @@
  *
  * Everything is level-triggered: an event changes what is known, then decide() compares what is
  * with what should be. There are two lanes of transactions, the node's own and the leader's; each
- * has at most one under way.
+ * has at most one under way. Batches of assignments go out beside them, several at a time.
  */
 #include "rendezvous/plan.h"
 #include "rendezvous/view.h"
@@ -31,8 +31,11 @@
 #define ER_RDZV_ACTIONS_MAX     32 /* of one step; notes beyond it are dropped */
 #define ER_RDZV_CMPS_MAX        112
 #define ER_RDZV_ELSE_MAX        6
-#define ER_RDZV_BATCH           120 /* assignments a transaction */
-#define ER_RDZV_LOST_MAX        100 /* nodes declared lost by one transaction */
+#define ER_RDZV_BATCH           120        /* assignments a transaction */
+#define ER_RDZV_BATCHES_MAX     32         /* under way */
+#define ER_RDZV_CLEAN           42         /* keys of each kind that are looked for at a time */
+#define ER_RDZV_CLEAN_US        5000000ull /* after a seal, where there are several nodes */
+#define ER_RDZV_LOST_MAX        100        /* nodes declared lost by one transaction */
 #define ER_RDZV_ARENA           (64 * 1024)
 #define ER_RDZV_SETTLE_US       5000000ull  /* joins are gathered for this long */
 #define ER_RDZV_MIN_INTERVAL_US 60000000ull /* between a seal and the next grow */
@@ -59,20 +62,26 @@ enum er_rdzv_lead {
     ER_LEAD_COUNT
 };
 
-enum er_rdzv_lane_id { ER_LANE_OWN, ER_LANE_LEAD, ER_LANE_COUNT };
+enum er_rdzv_lane_id { ER_LANE_OWN, ER_LANE_LEAD, ER_LANE_BATCH, ER_LANE_COUNT };
 
 enum er_rdzv_txn {
     ER_TXN_NONE,
-    ER_TXN_READ,   /* after an ambiguous answer */
-    ER_TXN_JOIN,   /* 2, 11 */
-    ER_TXN_RESULT, /* 9 */
-    ER_TXN_LEFT,   /* 10 */
-    ER_TXN_ELECT,  /* 3 */
-    ER_TXN_END,    /* 4 */
-    ER_TXN_CLAIM,  /* 5 */
-    ER_TXN_ASSIGN, /* 6 */
-    ER_TXN_SEAL,   /* 7 */
-    ER_TXN_VERDICT /* 12, 13 */
+    ER_TXN_READ,     /* after an ambiguous answer */
+    ER_TXN_JOIN,     /* 2, 11 */
+    ER_TXN_RESULT,   /* 9 */
+    ER_TXN_LEFT,     /* 10 */
+    ER_TXN_ELECT,    /* 3 */
+    ER_TXN_END,      /* 4 */
+    ER_TXN_CLAIM,    /* 5 */
+    ER_TXN_ASSIGN,   /* 6 */
+    ER_TXN_SEAL,     /* 7 */
+    ER_TXN_VERDICT,  /* 12, 13 */
+    ER_TXN_HANDOVER, /* 3b */
+    ER_TXN_SCALE,    /* a request for other bounds: writes world */
+    ER_TXN_CTL,      /* another request that is acted on, or refused */
+    ER_TXN_ASIDE,    /* a node is set aside */
+    ER_TXN_LOOK,     /* for what 18 deletes */
+    ER_TXN_CLEAN     /* 18 */
 };
 
 enum er_rdzv_event_kind {
@@ -111,7 +120,7 @@ struct er_rdzv_event {
 };
 
 enum er_rdzv_action_kind {
-    ER_ACT_GRANT,      /* lease.id, lease.ttl_us; keep it when granted */
+    ER_ACT_GRANT,      /* lease.id, lease.ttl_us; keep it when granted, unless lease.once */
     ER_ACT_REVOKE,     /* lease.id */
     ER_ACT_TXN,        /* txn, answered by REPLY of that lane */
     ER_ACT_WATCH_SELF, /* read, then watch the four single keys */
@@ -128,6 +137,7 @@ struct er_rdzv_action {
     enum er_rdzv_action_kind kind;
     struct {
         uint64_t id, ttl_us;
+        bool once;
     } lease;
     enum er_rdzv_lane_id lane;
     const struct er_store_txn *txn;
@@ -184,6 +194,7 @@ struct er_rdzv {
     int leave_code;
     char leave_reason[256];
     uint64_t deregister_us, revoke_us; /* give up saying goodbye then */
+    bool handed;                       /* leadership was offered to another */
 
     /* workers */
     enum er_rdzv_run run;
@@ -202,6 +213,17 @@ struct er_rdzv {
     uint64_t forming_us; /* since when this leader sees the job forming; 0: it isn't */
     uint64_t min_met_us, settled_us, first_ok_us, sealed_us;
     bool forming_noted;
+    unsigned batches;   /* under way */
+    size_t grown_from;  /* size of the view that was too small last */
+    bool clean;         /* nothing of older generations is left */
+    bool scaled;        /* by this leader, and no generation sealed since */
+    struct {            /* a node being set aside: first its lease, then its key */
+        uint64_t lease; /* 0: none under way */
+        bool granted;
+        uint64_t cooldown_us;
+        char node[ER_NAME_TEXT_MAX], reason[128];
+        char ctl[ER_NAME_TEXT_MAX]; /* the request that asked for it; "" none */
+    } aside;
     uint64_t sealed_noted; /* generation */
     uint32_t restarts_noted;
     struct {
@@ -229,5 +251,8 @@ void er_rdzv_step(struct er_rdzv *core, const struct er_rdzv_event *event,
                   struct er_rdzv_actions *ret_actions);
 /* ER_FOREVER: only an event can change anything. */
 uint64_t er_rdzv_deadline(const struct er_rdzv *core);
+/* Larger memory for the view, before a full read: `cap` items each. */
+void er_rdzv_resize(struct er_rdzv *core, struct er_view_node *nodes, struct er_plan_node *scratch,
+                    size_t cap);
 /* `fence` of a generation this node ran last; false: not that one. */
 bool er_rdzv_fence(const struct er_rdzv *core, uint64_t generation, char ret_text[ER_FENCE_MAX]);

@@ -1,7 +1,8 @@
 #pragma once
 /* Shared by the files of the core: rdzv.c (events, states), rdzv_node.c (this node's part),
- * rdzv_lead.c (the leader's part), rdzv_judge.c (cause and budget), rdzv_txn.c (transactions),
- * rdzv_note.c (notes). */
+ * rdzv_elect.c (who leads), rdzv_lead.c (the leader's part), rdzv_form.c (plans and seals),
+ * rdzv_ctl.c (requests, nodes set aside, clean-up), rdzv_judge.c (cause and budget), rdzv_txn.c and
+ * rdzv_txn_lead.c (transactions), rdzv_note.c (notes). */
 #include "base/clock.h"
 #include "rendezvous/rdzv.h"
 
@@ -23,13 +24,42 @@ void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_s
 /* End this node's part with a reason of its own. */
 void rdzv_leave(struct er_rdzv *c, int exit_code, const char *reason);
 
-/* rdzv_lead.c */
-void rdzv_lead_decide(struct er_rdzv *c);
-void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, bool succeeded);
-void rdzv_lead_ready(struct er_rdzv *c); /* the view has been read */
+/* rdzv_elect.c */
+void rdzv_compete(struct er_rdzv *c);
+bool rdzv_deposed(const struct er_rdzv *c);
 void rdzv_depose(struct er_rdzv *c);
+/* Offers leadership to another node, once; true: nothing (more) to be done. */
+bool rdzv_hand_over(struct er_rdzv *c);
+
+/* rdzv_lead.c */
+struct rdzv_survey {
+    uint32_t members, ok, newcomers, ready, unready;
+    uint32_t present; /* registered, neither leaving nor set aside; so are newcomers and ready */
+    uint32_t absent;  /* lost members without a record, no goodbye */
+    uint32_t reborn;  /* lost members that came back as another incarnation */
+    uint32_t departed, draining;
+    uint32_t quit; /* members whose workers are gone, without a result */
+    uint32_t aside_ready, aside_members;
+    uint64_t last_gone_us;  /* newest absence */
+    uint64_t first_join_us; /* oldest newcomer */
+};
+void rdzv_survey(const struct er_view *v, struct rdzv_survey *ret);
+/* When the absent members are lost. */
+uint64_t rdzv_lost_at(const struct er_rdzv *c, const struct rdzv_survey *s);
+/* A number that nothing in the job has used. */
+uint64_t rdzv_next_number(const struct er_rdzv *c);
+void rdzv_write_verdict(struct er_rdzv *c, enum er_world_phase phase, int exit_code, bool stopped,
+                        const struct er_cause *cause, const char *why);
+void rdzv_lead_decide(struct er_rdzv *c);
+/* `reply` NULL: none came. */
+void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply);
+/* The view is void until the job has been read again. */
+void rdzv_read_again(struct er_rdzv *c);
+void rdzv_lead_ready(struct er_rdzv *c); /* the view has been read */
 
 /* rdzv_note.c */
+void rdzv_note_aside(struct er_rdzv *c);
+void rdzv_note_request(struct er_rdzv *c, const struct er_ask *ctl);
 void rdzv_note_join(struct er_rdzv *c, const struct er_store_kv *kv);
 void rdzv_note_forming(struct er_rdzv *c);
 void rdzv_note_sealed(struct er_rdzv *c);
@@ -55,6 +85,20 @@ void rdzv_budget_advance(const struct er_rdzv *c, struct er_world *w);
 void rdzv_budget_add(struct er_world *w);
 uint64_t rdzv_backoff(const struct er_rdzv *c, uint32_t early_row);
 
+/* rdzv_form.c */
+void rdzv_form(struct er_rdzv *c);
+void rdzv_follow_plan(struct er_rdzv *c);
+
+/* rdzv_ctl.c */
+bool rdzv_struck(const struct er_rdzv *c, const struct er_view_node *n,
+                 const struct rdzv_judgement *j);
+bool rdzv_aside_due(struct er_rdzv *c, const struct rdzv_survey *s, const struct rdzv_judgement *j);
+void rdzv_aside_lease(struct er_rdzv *c, int rc);
+void rdzv_aside_done(struct er_rdzv *c, bool succeeded);
+void rdzv_requests(struct er_rdzv *c);
+void rdzv_clean(struct er_rdzv *c);
+void rdzv_looked(struct er_rdzv *c, const struct er_store_reply *reply);
+
 /* rdzv_txn.c: each starts one transaction on its lane. */
 void rdzv_send_read(struct er_rdzv *c, enum er_rdzv_lane_id id);
 void rdzv_send_join(struct er_rdzv *c);
@@ -63,7 +107,16 @@ void rdzv_send_left(struct er_rdzv *c);
 void rdzv_send_elect(struct er_rdzv *c);
 /* Writes `w` as `world` (4, 5); writer and seq are set here. With `lost`, the nodes that are lost
  * must still be. */
-void rdzv_send_world(struct er_rdzv *c, enum er_rdzv_txn kind, struct er_world *w, bool lost);
+void rdzv_send_world(struct er_rdzv *c, enum er_rdzv_txn kind, struct er_world *w, bool lost,
+                     const struct er_view_ctl *ctl);
 void rdzv_send_assign(struct er_rdzv *c);
 void rdzv_send_seal(struct er_rdzv *c, struct er_world *w);
+void rdzv_send_handover(struct er_rdzv *c, const struct er_view_node *to);
+/* Deletes the request; with `drain` asks that node to leave, with `release` ends its set-aside. */
+void rdzv_send_ctl(struct er_rdzv *c, const struct er_view_ctl *ctl, struct er_view_node *drain,
+                   const char *release);
+void rdzv_send_aside(struct er_rdzv *c);
+void rdzv_send_look(struct er_rdzv *c);
+/* Deletes keys of older generations that were found; false: there are none. */
+bool rdzv_send_clean(struct er_rdzv *c, const struct er_store_reply *found);
 void rdzv_send_verdict(struct er_rdzv *c, struct er_world *w);

@@ -77,6 +77,26 @@ static void name_taken(struct er_rdzv *c)
     rdzv_leave(c, CODE_CONFIG, text);
 }
 
+static bool protocol_fits(const struct er_rdzv *c)
+{
+    return !c->k_world.present ||
+           (c->world.protocol_high <= ER_PROTOCOL + 1 && c->world.protocol_low + 1 >= ER_PROTOCOL);
+}
+
+static void refuse_protocol(struct er_rdzv *c)
+{
+    char text[256] = "";
+    struct er_text t = {text, sizeof(text), 0};
+
+    er_text_add(&t, "the job speaks protocol ");
+    er_text_u64(&t, c->world.protocol_low);
+    er_text_add(&t, " to ");
+    er_text_u64(&t, c->world.protocol_high);
+    er_text_add(&t, ", this agent ");
+    er_text_u64(&t, ER_PROTOCOL);
+    rdzv_leave(c, CODE_PROTOCOL, text);
+}
+
 static bool registered(const struct er_rdzv *c)
 {
     return c->k_node.present && c->node.incarnation == c->opts.incarnation &&
@@ -95,7 +115,9 @@ static void join(struct er_rdzv *c)
     }
     if (!c->self_ready || !rdzv_lane_free(c, ER_LANE_OWN))
         return;
-    if (!c->k_node.present) {
+    if (!protocol_fits(c)) {
+        refuse_protocol(c);
+    } else if (!c->k_node.present) {
         rdzv_send_join(c);
     } else if (c->node.incarnation != c->opts.incarnation) {
         name_taken(c);
@@ -240,8 +262,8 @@ static void begin_revoke(struct er_rdzv *c)
         rdzv_act(c, ER_ACT_REVOKE)->lease.id = c->lease;
 }
 
-/* A leader that leaves first ends the generation it is a member of. */
-static bool handed_on(const struct er_rdzv *c)
+/* A leader that leaves first ends the generation it is a member of, then names its successor. */
+static bool handed_on(struct er_rdzv *c)
 {
     const struct er_view_node *me = er_view_find(&c->view, c->opts.node_id);
 
@@ -250,8 +272,9 @@ static bool handed_on(const struct er_rdzv *c)
     if (c->lead != ER_LEAD_REST || c->view.world_rev < c->k_world.mod_rev ||
         c->lanes[ER_LANE_LEAD].kind != ER_TXN_NONE)
         return false;
-    return c->view.world.phase == ER_WORLD_FORMING || !me || !er_view_alive_member(&c->view, me) ||
-           er_view_succeeded(&c->view, me);
+    return (c->view.world.phase == ER_WORLD_FORMING || !me || !er_view_alive_member(&c->view, me) ||
+            er_view_succeeded(&c->view, me)) &&
+           rdzv_hand_over(c);
 }
 
 /* Has the goodbye been said? */
@@ -298,6 +321,8 @@ void rdzv_node_decide(struct er_rdzv *c)
         ask_lease(c);
     if (c->state == ER_RDZV_JOINING && !c->leaving && !job_over(c))
         join(c);
+    if (c->state == ER_RDZV_IN && c->k_assign.present && c->assign.drain == c->opts.incarnation)
+        rdzv_leave(c, 0, "drained by request");
     run_decide(c);
     if (c->state == ER_RDZV_IN && !job_over(c))
         in_decide(c);

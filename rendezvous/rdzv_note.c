@@ -116,6 +116,34 @@ void rdzv_note_losses(struct er_rdzv *c)
     }
 }
 
+void rdzv_note_aside(struct er_rdzv *c)
+{
+    struct er_note *n = add_note(c, ER_NOTE_NODE_ASIDE);
+
+    if (!n)
+        return;
+    n->node = c->aside.node;
+    n->reason = c->aside.reason;
+    n->window_us = c->aside.cooldown_us;
+}
+
+void rdzv_note_request(struct er_rdzv *c, const struct er_ask *ctl)
+{
+    static const char *const names[ER_ASK_KIND_COUNT] = {
+#define ER_ASK_TEXT(name, text) [ER_ASK_##name] = text,
+        ER_ASK_KINDS(ER_ASK_TEXT)
+#undef ER_ASK_TEXT
+    };
+    struct er_note *n = add_note(c, ER_NOTE_REQUEST);
+
+    if (!n)
+        return;
+    n->reason = names[ctl->kind];
+    n->node = ctl->node;
+    n->min = ctl->min_nodes;
+    n->max = ctl->max_nodes;
+}
+
 void rdzv_note_leaver(struct er_rdzv *c, const struct er_view_node *node)
 {
     struct er_note *n = node->present ? add_note(c, ER_NOTE_NODE_LEFT) : NULL;

@@ -50,6 +50,12 @@ struct er_store_op {
     bool prefix; /* DELETE, RANGE */
     struct er_bytes value;
     uint64_t lease; /* PUT: 0 none */
+    /* RANGE of a prefix, in pages: at most `limit` keys (0: all), those behind `after` (len 0: from
+     * the first), as of `revision` (0: now). A store may give more than `limit`, then all. */
+    size_t limit;
+    struct er_bytes after;
+    uint64_t revision;
+    bool keys_only; /* RANGE: values may be left out */
 };
 
 struct er_store_txn {

@@ -284,6 +284,8 @@ static int prepare(struct mem_store *s, const struct er_store_op *ops, size_t n,
     size_t changes = 0, puts = 0;
 
     for (size_t i = 0; i < n; i++) {
+        if (ops[i].kind == ER_OP_RANGE && ops[i].revision && ops[i].revision != s->revision)
+            return ER_E_STALE; /* old values are not kept */
         if (ops[i].kind == ER_OP_DELETE)
             changes += count_keys(s, ops[i].key, ops[i].prefix) + puts;
         if (ops[i].kind != ER_OP_PUT)
@@ -314,6 +316,15 @@ static int range(const struct mem_store *s, const struct er_store_op *op, struct
 {
     size_t first = lower_bound(s, op->key), n = count_keys(s, op->key, op->prefix);
 
+    if (op->after.len) {
+        size_t next = lower_bound(s, op->after), end = first + n;
+
+        next += next < end && key_cmp(s->records[next].kv.key, op->after) == 0;
+        first = next < end ? next : end;
+        n = end - first;
+    }
+    if (op->limit && n > op->limit)
+        n = op->limit;
     if (n) {
         struct mem_record *more = realloc(r->records, (r->record_n + n) * sizeof(*more));
 
@@ -489,6 +500,7 @@ static void copy_ops(char **at, struct er_store_op *to, const struct er_store_op
         to[i] = from[i];
         to[i].key = keep(at, from[i].key);
         to[i].value = keep(at, from[i].value);
+        to[i].after = (struct er_bytes){NULL, 0}; /* nobody reads the answer */
     }
 }
 

@@ -40,7 +40,8 @@ struct er_view_node *er_view_find(const struct er_view *v, const char *id)
 static bool evict(struct er_view *v)
 {
     for (size_t i = 0; i < v->n; i++) {
-        if (v->nodes[i].present || er_view_member_rank(v, &v->nodes[i], NULL) >= 0)
+        if (v->nodes[i].present || v->nodes[i].aside ||
+            er_view_member_rank(v, &v->nodes[i], NULL) >= 0)
             continue;
         v->n--;
         memmove(&v->nodes[i], &v->nodes[i + 1], (v->n - i) * sizeof(*v->nodes));
@@ -58,6 +59,7 @@ static struct er_view_node *find_or_add(struct er_view *v, const char *id)
         return n;
     if (strlen(id) >= ER_NAME_TEXT_MAX || (v->n == v->cap && !evict(v))) {
         v->dropped++;
+        v->full |= v->n == v->cap;
         return NULL;
     }
     i = lower_bound(v, id);
@@ -88,6 +90,7 @@ static void put_node(struct er_view *v, const char *id, const struct er_store_kv
     n->departed = false;
     n->member = member;
     n->mod_rev = kv->mod_rev;
+    n->lease = kv->lease;
 }
 
 static void delete_node(struct er_view *v, const char *id, uint64_t now_us)
@@ -98,7 +101,7 @@ static void delete_node(struct er_view *v, const char *id, uint64_t now_us)
         return;
     n->present = false;
     n->gone_us = now_us;
-    n->departed = n->member.draining;
+    n->departed = er_view_leaving(n);
 }
 
 static void put_assign(struct er_view *v, const char *id, const struct er_store_kv *kv,
@@ -160,6 +163,48 @@ static void put_world(struct er_view *v, const struct er_store_kv *kv, uint64_t 
     v->world_us = now_us;
 }
 
+static void put_aside(struct er_view *v, const char *id, bool put)
+{
+    struct er_view_node *n = put ? find_or_add(v, id) : er_view_find(v, id);
+
+    if (n)
+        n->aside = put;
+}
+
+static void delete_ctl(struct er_view *v, const char *id)
+{
+    for (size_t i = 0; i < v->ctl_n; i++) {
+        if (strcmp(v->ctls[i].id, id) != 0)
+            continue;
+        v->ctl_n--;
+        memmove(&v->ctls[i], &v->ctls[i + 1], (v->ctl_n - i) * sizeof(v->ctls[0]));
+        return;
+    }
+}
+
+static void put_ctl(struct er_view *v, const char *id, const struct er_store_kv *kv)
+{
+    struct er_view_ctl *c;
+
+    delete_ctl(v, id);
+    if (strlen(id) >= ER_NAME_TEXT_MAX) {
+        v->dropped++;
+        return;
+    }
+    if (v->ctl_n == ER_VIEW_CTLS) {
+        v->ctl_missed = true;
+        return;
+    }
+    c = &v->ctls[v->ctl_n];
+    if (er_ask_parse(kv->value, &c->ctl, NULL) < 0) {
+        v->dropped++;
+        return;
+    }
+    memcpy(c->id, id, strlen(id) + 1);
+    c->mod_rev = kv->mod_rev;
+    v->ctl_n++;
+}
+
 void er_view_apply(struct er_view *v, const char *root, enum er_store_event_kind kind,
                    const struct er_store_kv *kv, uint64_t now_us)
 {
@@ -179,6 +224,12 @@ void er_view_apply(struct er_view *v, const char *root, enum er_store_event_kind
         put_result(v, &key, kv);
     } else if (key.kind == ER_KEY_WORLD && put) {
         put_world(v, kv, now_us);
+    } else if (key.kind == ER_KEY_CTL && put) {
+        put_ctl(v, key.name, kv);
+    } else if (key.kind == ER_KEY_CTL) {
+        delete_ctl(v, key.name);
+    } else if (key.kind == ER_KEY_ASIDE) {
+        put_aside(v, key.name, put);
     } else if (key.kind == ER_KEY_LEADER) {
         v->has_leader = put && er_leader_parse(kv->value, &v->leader, NULL) == 0;
         v->leader_rev = v->has_leader ? kv->mod_rev : 0;
@@ -216,6 +267,12 @@ bool er_view_lost_member(const struct er_view *v, const struct er_view_node *n)
 {
     return er_view_member_rank(v, n, NULL) >= 0 && !er_view_alive_member(v, n) &&
            !er_view_succeeded(v, n);
+}
+
+bool er_view_leaving(const struct er_view_node *n)
+{
+    return n->member.draining ||
+           (n->has_assign && n->assign.drain && n->assign.drain == n->member.incarnation);
 }
 
 bool er_view_departed(const struct er_view *v, const struct er_view_node *n)

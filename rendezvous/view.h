@@ -9,11 +9,20 @@
  */
 #include "rendezvous/codec.h"
 
+#define ER_VIEW_CTLS 16 /* requests seen at a time; more make the leader read again later */
+
+struct er_view_ctl {
+    char id[ER_NAME_TEXT_MAX];
+    uint64_t mod_rev;
+    struct er_ask ctl;
+};
+
 struct er_view_node {
     char id[ER_NAME_TEXT_MAX];
     bool present;            /* registered */
     struct er_member member; /* the last record seen, also when absent */
-    uint64_t mod_rev;
+    uint64_t mod_rev, lease;
+    bool aside;       /* set aside */
     uint64_t gone_us; /* absent: since when this view knows */
     bool departed;    /* absent: said goodbye (draining and left) before */
     bool has_assign;
@@ -24,6 +33,7 @@ struct er_view_node {
     uint64_t plan_generation, plan_incarnation; /* the leader's: in the plan of that number */
     int plan_rank, plan_first;
     bool plan_sent;
+    bool no_aside; /* the leader's: setting it aside failed, in this formation */
 };
 
 struct er_view {
@@ -39,6 +49,10 @@ struct er_view {
     struct er_cause failed;
     bool progressed;  /* some failed result of it says so */
     uint64_t dropped; /* changes ignored: malformed, or no room for another node */
+    bool full;        /* some for want of room: a larger view is needed */
+    struct er_view_ctl ctls[ER_VIEW_CTLS]; /* oldest first */
+    size_t ctl_n;
+    bool ctl_missed; /* there were more */
 };
 
 void er_view_init(struct er_view *v, struct er_view_node *nodes, size_t cap);
@@ -59,6 +73,8 @@ bool er_view_alive_member(const struct er_view *v, const struct er_view_node *n)
 bool er_view_succeeded(const struct er_view *v, const struct er_view_node *n);
 /* A member without a recorded success that is gone, or came back as another incarnation. */
 bool er_view_lost_member(const struct er_view *v, const struct er_view_node *n);
+/* Registered, and about to leave: it said so, or was asked to. */
+bool er_view_leaving(const struct er_view_node *n);
 /* An absent node that said goodbye: seen by this view, or told by the leader that ended the
  * generation for it. */
 bool er_view_departed(const struct er_view *v, const struct er_view_node *n);

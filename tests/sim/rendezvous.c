@@ -406,7 +406,7 @@ static void fault_lease(struct sim *sim, struct node *node)
     char key[64];
     const struct er_store_kv *kv;
 
-    snprintf(key, sizeof(key), ROOT "n/%s", node->id);
+    snprintf(key, sizeof(key), ROOT "j/n/%s", node->id);
     kv = er_store_mem_peek(sim->observer, bytes(key));
     if (kv)
         er_store_mem_drop_lease(sim->observer, kv->lease);

@@ -158,9 +158,9 @@ Test(codec, keys_have_fixed_width_numbers_and_parse_back)
         struct er_key key;
         const char *text;
     } cases[] = {
-        {{.kind = ER_KEY_WORLD}, "/e/j/world"},
-        {{.kind = ER_KEY_NODE, .name = "a-1"}, "/e/j/n/a-1"},
-        {{.kind = ER_KEY_RESULT, .generation = 12, .name = "b"}, "/e/j/r/000000000012/b"},
+        {{.kind = ER_KEY_WORLD}, "/e/j/j/world"},
+        {{.kind = ER_KEY_NODE, .name = "a-1"}, "/e/j/j/n/a-1"},
+        {{.kind = ER_KEY_RESULT, .generation = 12, .name = "b"}, "/e/j/j/r/000000000012/b"},
         {{.kind = ER_KEY_KV, .generation = 1, .name = "x/y"}, "/e/j/kv/000000000001/x/y"},
         {{.kind = ER_KEY_OP, .generation = 1, .name = "b", .seq = 3},
          "/e/j/op/000000000001/b/000000000003"},
@@ -184,17 +184,18 @@ Test(codec, keys_have_fixed_width_numbers_and_parse_back)
 Test(codec, foreign_and_malformed_keys_are_other)
 {
     static const char *const bad[] = {
-        "/e/k/world",
-        "/e/j/worlds",
-        "/e/j/n/",
-        "/e/j/r/12/b",
-        "/e/j/n/a/b",
-        "/e/j/r/00000000001x/b",
+        "/e/k/j/world",
+        "/e/j/j/worlds",
+        "/e/j/j/n/",
+        "/e/j/n/a",
+        "/e/j/j/r/12/b",
+        "/e/j/j/n/a/b",
+        "/e/j/j/r/00000000001x/b",
         "/e/j/",
         "/e/j/op/000000000001/b",
         "/e/j/spec-next",
-        "/e/j/r/000000000012",
-        "/e/j/r/000000000012/",
+        "/e/j/j/r/000000000012",
+        "/e/j/j/r/000000000012/",
     };
     struct er_key key;
 

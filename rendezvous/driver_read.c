@@ -1,0 +1,317 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/driver_internal.h"
+
+/* The driver's reads and the watches that follow them: a node's own keys, and a leader's job. */
+
+/* ---- the four own keys, and ckpt/latest ---- */
+
+static const enum er_key_kind self_keys[DRIVER_SELF_KEYS] = {
+    ER_KEY_WORLD, ER_KEY_LEADER, ER_KEY_NODE, ER_KEY_ASSIGN, ER_KEY_CKPT,
+};
+
+static struct er_bytes self_key(const struct er_driver *d, size_t i, char text[ER_KEY_MAX])
+{
+    struct er_key key = {.kind = self_keys[i]};
+
+    memcpy(key.name, d->core->opts.node_id, sizeof(d->core->opts.node_id));
+    return (struct er_bytes){text, er_key_format(d->core->root, &key, text)};
+}
+
+/* `put` false: the key isn't there as of kv->mod_rev. */
+static void on_self_kv(struct er_driver *d, bool put, const struct er_store_kv *kv)
+{
+    struct er_key key;
+
+    er_key_parse(d->core->root, kv->key, &key);
+    if (key.kind == ER_KEY_CKPT) {
+        if (put && er_ckpt_parse(kv->value, &d->latest, NULL) == 0)
+            d->has_latest = true;
+        return;
+    }
+    driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_SELF_KV,
+                                           .change = put ? ER_STORE_PUT : ER_STORE_DELETE,
+                                           .kv = kv});
+}
+
+void driver_close_self(struct er_driver *d)
+{
+    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
+        if (d->self_watch[i])
+            d->store->ops->unwatch(d->store, d->self_watch[i]);
+        d->self_watch[i] = 0;
+    }
+}
+
+void driver_reread_self(struct er_driver *d)
+{
+    driver_close_self(d);
+    d->self_wanted = true;
+    d->retry_us = d->now_us;
+}
+
+static void on_self_watch(void *user, int rc, const struct er_store_event *events, size_t n,
+                          uint64_t revision)
+{
+    struct er_driver *d = user;
+
+    if (rc) {
+        driver_reread_self(d);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        on_self_kv(d, events[i].kind == ER_STORE_PUT, &events[i].kv);
+}
+
+static void watch_self(struct er_driver *d, uint64_t from)
+{
+    char text[ER_KEY_MAX];
+
+    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
+        if (d->store->ops->watch(d->store, self_key(d, i, text), false, from, on_self_watch, d,
+                                 &d->self_watch[i]) < 0) {
+            d->self_watch[i] = 0;
+            driver_reread_self(d);
+            d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
+            return;
+        }
+    }
+}
+
+static void on_self_read(void *user, int rc, const struct er_store_reply *reply)
+{
+    struct er_driver *d = user;
+    char text[ER_KEY_MAX];
+    size_t kv = 0;
+
+    d->self_reading = false;
+    if (rc) {
+        d->self_wanted = true;
+        d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
+    }
+    if (d->self_wanted)
+        return;
+    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
+        struct er_store_kv none = {.key = self_key(d, i, text), .mod_rev = reply->revision};
+
+        if (reply->range_n[i])
+            on_self_kv(d, true, &reply->kvs[kv++]);
+        else
+            on_self_kv(d, false, &none);
+    }
+    watch_self(d, reply->revision + 1);
+    driver_feed(d, ER_EV_SELF_READY);
+}
+
+void driver_read_self(struct er_driver *d)
+{
+    struct er_store_op ops[DRIVER_SELF_KEYS];
+    char text[DRIVER_SELF_KEYS][ER_KEY_MAX];
+    struct er_store_txn txn = {.then_ops = ops, .then_n = DRIVER_SELF_KEYS};
+
+    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++)
+        ops[i] = (struct er_store_op){.kind = ER_OP_RANGE, .key = self_key(d, i, text[i])};
+    d->self_wanted = false;
+    d->self_reading = d->store->ops->txn(d->store, &txn, on_self_read, d) == 0;
+    if (!d->self_reading) {
+        d->self_wanted = true;
+        d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
+    }
+}
+
+/* ---- the whole job, for the leader ---- */
+
+/* What a leader reads, a page of each first; what it watches is the prefix of all but the last. */
+static const struct {
+    const char *head;
+    bool prefix;
+} job_parts[DRIVER_JOB_PARTS] = {
+    {"j/world", false}, {"j/leader", false}, {"j/ctl/", true}, {"j/aside/", true},
+    {"j/n/", true},     {"j/r/", true},      {"a/", true},
+};
+#define WATCHED "j/"
+
+static struct er_bytes job_key(const struct er_driver *d, const char *head,
+                               char text[ER_ROOT_MAX + 8])
+{
+    struct er_text t = {text, ER_ROOT_MAX + 8, 0};
+
+    er_text_add(&t, d->core->root);
+    er_text_add(&t, head);
+    return (struct er_bytes){text, t.len};
+}
+
+void driver_close_job(struct er_driver *d)
+{
+    if (d->job_watch)
+        d->store->ops->unwatch(d->store, d->job_watch);
+    d->job_watch = 0;
+}
+
+void driver_want_job(struct er_driver *d, uint64_t at_us)
+{
+    driver_close_job(d);
+    d->job_wanted = true;
+    d->retry_us = at_us;
+}
+
+static void feed_job(struct er_driver *d, enum er_store_event_kind kind,
+                     const struct er_store_kv *kv)
+{
+    driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_JOB_KV, .change = kind, .kv = kv});
+}
+
+static void on_job_watch(void *user, int rc, const struct er_store_event *events, size_t n,
+                         uint64_t revision)
+{
+    struct er_driver *d = user;
+
+    if (rc) {
+        driver_want_job(d, d->now_us);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        feed_job(d, events[i].kind, &events[i].kv);
+}
+
+/* All pages are there. Changes since the first one's revision follow. */
+static void job_complete(struct er_driver *d)
+{
+    char text[ER_ROOT_MAX + 8];
+
+    if (d->store->ops->watch(d->store, job_key(d, WATCHED, text), true, d->page.revision + 1,
+                             on_job_watch, d, &d->job_watch) < 0) {
+        d->job_watch = 0;
+        driver_want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
+        return;
+    }
+    driver_feed(d, ER_EV_JOB_READY);
+}
+
+/* Remembers where the part goes on. A store that doesn't know pages gave all of it. */
+static void note_page(struct er_driver *d, size_t part, const struct er_store_kv *kvs, size_t n)
+{
+    const struct er_bytes *last = n ? &kvs[n - 1].key : NULL;
+
+    d->page.open[part] = n == DRIVER_PAGE && last->len < ER_KEY_MAX;
+    if (!d->page.open[part])
+        return;
+    memcpy(d->page.after[part], last->data, last->len);
+    d->page.after_n[part] = last->len;
+}
+
+static void read_page(struct er_driver *d);
+
+static void on_page(void *user, int rc, const struct er_store_reply *reply)
+{
+    struct er_driver *d = user;
+    size_t part = d->page.part;
+
+    d->job_reading = false;
+    if (!d->job_open || d->job_wanted)
+        return;
+    if (rc) {
+        driver_want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
+        return;
+    }
+    for (size_t i = 0; i < reply->kv_n; i++)
+        feed_job(d, ER_STORE_PUT, &reply->kvs[i]);
+    if (reply->kv_n && reply->kvs[0].key.len == d->page.after_n[part] &&
+        memcmp(reply->kvs[0].key.data, d->page.after[part], reply->kvs[0].key.len) <= 0)
+        d->page.open[part] = false; /* the same page again: the store knows none */
+    else
+        note_page(d, part, reply->kvs, reply->kv_n);
+    read_page(d);
+}
+
+/* The next page of the first part that has more, at the revision of the first ones. */
+static void read_page(struct er_driver *d)
+{
+    char text[ER_ROOT_MAX + 8];
+    struct er_store_op op = {.kind = ER_OP_RANGE, .prefix = true, .limit = DRIVER_PAGE};
+    struct er_store_txn txn = {.then_ops = &op, .then_n = 1};
+    size_t part = 0;
+
+    while (part < DRIVER_JOB_PARTS && !d->page.open[part])
+        part++;
+    if (part == DRIVER_JOB_PARTS) {
+        job_complete(d);
+        return;
+    }
+    d->page.part = part;
+    op.key = job_key(d, job_parts[part].head, text);
+    op.after = (struct er_bytes){d->page.after[part], d->page.after_n[part]};
+    op.revision = d->page.revision;
+    d->job_reading = d->store->ops->txn(d->store, &txn, on_page, d) == 0;
+    if (!d->job_reading)
+        driver_want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
+}
+
+static void on_job_read(void *user, int rc, const struct er_store_reply *reply)
+{
+    struct er_driver *d = user;
+    size_t kv = 0;
+
+    d->job_reading = false;
+    if (!d->job_open || d->job_wanted)
+        return; /* closed meanwhile, or to be read again anyway */
+    if (rc) {
+        driver_want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
+        return;
+    }
+    driver_feed(d, ER_EV_JOB_RESET);
+    for (size_t i = 0; i < reply->kv_n; i++)
+        feed_job(d, ER_STORE_PUT, &reply->kvs[i]);
+    d->page.revision = reply->revision;
+    for (size_t i = 0; i < DRIVER_JOB_PARTS; i++) {
+        note_page(d, i, reply->kvs ? reply->kvs + kv : NULL, reply->range_n[i]);
+        kv += reply->range_n[i];
+    }
+    read_page(d);
+}
+
+/* Twice as much, when the last view was too small, or as the job's bounds ask for. */
+static void make_room(struct er_driver *d)
+{
+    const struct er_view *v = &d->core->view;
+    size_t cap = d->core->grown_from == v->cap ? v->cap * 2 : v->cap;
+    size_t wanted = d->core->k_world.present ? er_rdzv_capacity(d->core->world.max_nodes) : 0;
+    struct er_view_node *nodes;
+    struct er_plan_node *scratch;
+
+    cap = wanted > cap ? wanted : cap;
+    if (cap == v->cap)
+        return;
+    nodes = calloc(cap, sizeof(*nodes));
+    scratch = calloc(cap, sizeof(*scratch));
+    if (!nodes || !scratch) { /* go on with less: who has no room is no member */
+        free(nodes);
+        free(scratch);
+        return;
+    }
+    er_rdzv_resize(d->core, nodes, scratch, cap);
+    free(d->nodes);
+    free(d->scratch);
+    d->nodes = nodes;
+    d->scratch = scratch;
+}
+
+void driver_read_job(struct er_driver *d)
+{
+    struct er_store_op ops[DRIVER_JOB_PARTS];
+    char text[DRIVER_JOB_PARTS][ER_ROOT_MAX + 8];
+    struct er_store_txn txn = {.then_ops = ops, .then_n = DRIVER_JOB_PARTS};
+
+    driver_feed(d, ER_EV_JOB_RESET); /* the view is void from here on; its memory may move */
+    make_room(d);
+    for (size_t i = 0; i < DRIVER_JOB_PARTS; i++)
+        ops[i] = (struct er_store_op){.kind = ER_OP_RANGE,
+                                      .key = job_key(d, job_parts[i].head, text[i]),
+                                      .prefix = job_parts[i].prefix,
+                                      .limit = job_parts[i].prefix ? DRIVER_PAGE : 0};
+    d->job_wanted = false;
+    d->job_reading = d->store->ops->txn(d->store, &txn, on_job_read, d) == 0;
+    if (!d->job_reading)
+        driver_want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
+}

@@ -1,0 +1,252 @@
+#include "rendezvous/rdzv_internal.h"
+
+#include <string.h>
+
+/* The leader's part while the job forms: who is in, with which ranks, and the seal. */
+
+#define EXIT_TEMPFAIL 75
+
+/* Every registered node has left what it ran, and every absent member is really lost. */
+static bool settled(struct er_rdzv *c, const struct rdzv_survey *s)
+{
+    uint64_t ready_by = er_deadline_in(c->forming_us, c->view.world.ready_us);
+
+    if (s->absent && !rdzv_due(c, rdzv_lost_at(c, s)))
+        return false;
+    if (s->unready && c->view.world.last_sealed && !rdzv_due(c, ready_by))
+        return false;
+    if (!c->settled_us)
+        c->settled_us = c->now_us;
+    return true;
+}
+
+/* Nodes that were set aside count while the others are too few. */
+static uint32_t usable(const struct er_rdzv *c, const struct rdzv_survey *s)
+{
+    return s->ready >= c->view.world.min_nodes ? s->ready : s->ready + s->aside_ready;
+}
+
+static bool enough(struct er_rdzv *c, const struct rdzv_survey *s)
+{
+    if (usable(c, s) >= c->view.world.min_nodes) {
+        if (!c->min_met_us)
+            c->min_met_us = c->now_us;
+        return true;
+    }
+    c->min_met_us = 0;
+    if (rdzv_due(c, er_deadline_in(c->forming_us, c->opts.join_timeout_us)))
+        rdzv_write_verdict(c, ER_WORLD_FAILED, EXIT_TEMPFAIL, true, NULL,
+                           "fewer nodes than the minimum within join_timeout");
+    return false;
+}
+
+/* The first formation waits for last call, a later one for a replacement and for the backoff. */
+static bool time_to_seal(struct er_rdzv *c, const struct rdzv_survey *s,
+                         const struct rdzv_judgement *j)
+{
+    const struct er_world *w = &c->view.world;
+    uint64_t wait = 0;
+
+    if (usable(c, s) >= w->max_nodes && !j->has_cause)
+        return true;
+    if (w->last_sealed == 0)
+        return rdzv_due(c, er_deadline_in(c->min_met_us, c->opts.last_call_us));
+    if (j->reason == ER_REASON_NODE_LOST && usable(c, s) < w->last_nnodes &&
+        usable(c, s) < w->max_nodes)
+        wait = c->opts.replacement_wait_us;
+    else if (j->has_cause && j->charge)
+        wait = rdzv_backoff(c, j->early ? w->early_row + 1 : 0);
+    return rdzv_due(c, er_deadline_in(c->settled_us, wait));
+}
+
+/* The node whose worker is the cause has one more strike; old ones are forgotten. */
+static void count_strike(const struct er_rdzv *c, struct er_view_node *n,
+                         const struct rdzv_judgement *j)
+{
+    struct er_assign *a = &n->assign;
+    uint64_t since = c->now_us > c->view.world_us ? c->now_us - c->view.world_us : 0;
+
+    if (a->strike_generation >= c->view.world.last_sealed)
+        return;
+    a->strike_age_us = er_deadline_in(a->strike_age_us, since);
+    if (a->strikes && a->strike_age_us > c->opts.strike_window_us)
+        a->strikes = 0;
+    if (!rdzv_struck(c, n, j))
+        return;
+    a->strikes++;
+    a->strike_age_us = 0;
+    a->strike_generation = c->view.world.last_sealed;
+}
+
+static void make_plan(struct er_rdzv *c, const struct rdzv_judgement *j, bool with_aside)
+{
+    struct er_view *v = &c->view;
+    const struct er_view_node *first;
+    size_t n = 0, members;
+
+    c->plan.generation = v->world.generation;
+    c->plan.world_rev = v->world_rev;
+    c->plan.nonce = rdzv_random(c);
+    for (size_t i = 0; i < v->n; i++) {
+        struct er_view_node *node = &v->nodes[i];
+
+        node->plan_generation = 0;
+        if (!node->present || er_view_leaving(node) || !er_view_ready(v, node) ||
+            (node->aside && !with_aside))
+            continue;
+        count_strike(c, node, j);
+        c->scratch[n++] = (struct er_plan_node){
+            .id = node->id,
+            .old_rank = er_view_alive_member(v, node) ? er_view_member_rank(v, node, NULL) : -1,
+            .preferred = node->member.preferred_rank,
+            .slots = node->member.slots,
+            .tag = i,
+        };
+    }
+    members = er_plan_make(c->scratch, n, v->world.max_nodes, &c->plan.world_size);
+    c->plan.nnodes = (uint32_t)members;
+    for (size_t i = 0; i < members; i++) {
+        struct er_view_node *node = &v->nodes[c->scratch[i].tag];
+
+        node->plan_generation = c->plan.generation;
+        node->plan_incarnation = node->member.incarnation;
+        node->plan_rank = c->scratch[i].rank;
+        node->plan_first = c->scratch[i].first_rank;
+        node->plan_sent = false;
+    }
+    first = &v->nodes[c->scratch[0].tag];
+    memcpy(c->plan.master_addr, first->member.address, sizeof(c->plan.master_addr));
+    c->plan.master_port = first->member.port;
+}
+
+/* My write of world, and nothing was sent under it: its number can be used as it is. */
+static bool number_is_fresh(const struct er_rdzv *c)
+{
+    return c->fresh_seq && c->view.world.writer == c->opts.incarnation &&
+           c->view.world.seq == c->fresh_seq;
+}
+
+void rdzv_form(struct er_rdzv *c)
+{
+    struct rdzv_judgement j;
+    struct rdzv_survey s;
+
+    rdzv_survey(&c->view, &s);
+    if (!settled(c, &s))
+        return;
+    rdzv_judge(c, &j);
+    if (j.fail) {
+        rdzv_write_verdict(c, ER_WORLD_FAILED, j.exit_code, false, &j.cause, j.verdict);
+        return;
+    }
+    if (!enough(c, &s) || !time_to_seal(c, &s, &j))
+        return;
+    if (rdzv_aside_due(c, &s, &j) || c->batches)
+        return;
+    if (!number_is_fresh(c)) {
+        struct er_world w = c->view.world;
+
+        w.generation = rdzv_next_number(c);
+        rdzv_budget_advance(c, &w);
+        rdzv_send_world(c, ER_TXN_CLAIM, &w, false, NULL);
+        return;
+    }
+    make_plan(c, &j, s.ready < c->view.world.min_nodes);
+    rdzv_set_lead(c, ER_LEAD_ASSIGNING);
+    rdzv_send_assign(c);
+}
+
+/* ---- a plan under way ---- */
+
+static bool plan_holds(const struct er_rdzv *c)
+{
+    uint32_t n = 0;
+
+    if (c->view.world_rev != c->plan.world_rev || c->view.world.phase != ER_WORLD_FORMING)
+        return false;
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *node = &c->view.nodes[i];
+
+        if (node->plan_generation != c->plan.generation)
+            continue;
+        if (!node->present || node->member.incarnation != node->plan_incarnation ||
+            er_view_leaving(node) || !er_view_ready(&c->view, node))
+            return false;
+        n++;
+    }
+    return n == c->plan.nnodes;
+}
+
+static bool all_sent(const struct er_rdzv *c)
+{
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+
+        if (n->plan_generation == c->plan.generation && !n->plan_sent)
+            return false;
+    }
+    return true;
+}
+
+/* What every member speaks. */
+static void common_protocol(const struct er_rdzv *c, struct er_world *w)
+{
+    w->protocol_low = w->protocol_high = ER_PROTOCOL;
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+
+        if (n->plan_generation != c->plan.generation)
+            continue;
+        if (n->member.protocol < w->protocol_low)
+            w->protocol_low = n->member.protocol;
+        if (n->member.protocol > w->protocol_high)
+            w->protocol_high = n->member.protocol;
+    }
+}
+
+static void seal(struct er_rdzv *c)
+{
+    struct er_world w = c->view.world;
+    struct rdzv_judgement j;
+
+    rdzv_judge(c, &j);
+    if (j.fail) { /* decided before anything else is sent; the number is spent */
+        rdzv_set_lead(c, ER_LEAD_REST);
+        rdzv_write_verdict(c, ER_WORLD_FAILED, j.exit_code, false, &j.cause, j.verdict);
+        return;
+    }
+    rdzv_budget_advance(c, &w);
+    if (j.charge)
+        rdzv_budget_add(&w);
+    w.uncounted_row = j.uncounted ? w.uncounted_row + 1 : j.charge ? 0 : w.uncounted_row;
+    w.early_row = (j.charge || j.uncounted) && j.early ? w.early_row + 1 : 0;
+    w.phase = ER_WORLD_SEALED;
+    w.reason = j.reason;
+    w.has_cause = j.has_cause;
+    w.cause = j.cause;
+    w.nonce = c->plan.nonce;
+    w.last_sealed = w.generation;
+    w.last_nnodes = w.nnodes = c->plan.nnodes;
+    w.world_size = c->plan.world_size;
+    memcpy(w.master_addr, c->plan.master_addr, sizeof(w.master_addr));
+    w.master_port = c->plan.master_port;
+    common_protocol(c, &w);
+    rdzv_send_seal(c, &w);
+}
+
+void rdzv_follow_plan(struct er_rdzv *c)
+{
+    if (!plan_holds(c)) {
+        rdzv_set_lead(c, ER_LEAD_REST);
+    } else if (c->lead == ER_LEAD_ASSIGNING && !all_sent(c)) {
+        if (c->batches < ER_RDZV_BATCHES_MAX)
+            rdzv_send_assign(c);
+    } else if (c->lead == ER_LEAD_ASSIGNING) {
+        if (c->batches)
+            return;
+        rdzv_set_lead(c, ER_LEAD_SEALING);
+        seal(c);
+    } else { /* the seal was answered and isn't in the view's world: void */
+        rdzv_set_lead(c, ER_LEAD_REST);
+    }
+}

@@ -1,0 +1,243 @@
+#include "rendezvous/rdzv.h"
+
+#include <string.h>
+
+#include "rdzv_case.h"
+
+/* Requests, hand-over of leadership, nodes set aside, and what is cleaned up. */
+
+static int asked_rc;
+
+static void on_asked(void *user, int rc, const void *value, size_t n)
+{
+    asked_rc = rc;
+}
+
+static void ask(int i, const char *id, const struct er_ask *ctl)
+{
+    asked_rc = -1;
+    er_driver_request(nodes[i].driver, id, ctl, on_asked, NULL);
+    settle();
+    cr_assert_eq(asked_rc, 0);
+}
+
+static bool there(const char *key)
+{
+    char text[128];
+
+    snprintf(text, sizeof(text), "/elastic-run/job/%s", key);
+    return er_store_mem_peek(root, (struct er_bytes){text, strlen(text)}) != NULL;
+}
+
+static void on_all(void *user, int rc, const struct er_store_reply *reply)
+{
+    *(size_t *)user = reply ? reply->kv_n : 0;
+}
+
+static size_t count_keys(const char *prefix)
+{
+    struct er_store_op op = {.kind = ER_OP_RANGE, .key = {prefix, strlen(prefix)}, .prefix = true};
+    struct er_store_txn txn = {.then_ops = &op, .then_n = 1};
+    size_t n = SIZE_MAX;
+
+    root->ops->txn(root, &txn, on_all, &n);
+    root->ops->dispatch(root, now_us);
+    return n;
+}
+
+static void on_kv(void *user, int rc, const void *value, size_t n) {}
+
+Test(rdzv_request, old_generations_leave_nothing_in_the_store)
+{
+    size_t keys = 0;
+
+    begin(1, 1);
+    base.restart_max = UINT32_MAX;
+    form(1);
+    for (int i = 0; i < 3000; i++) {
+        er_driver_kv_put(nodes[0].driver, nodes[0].running, "k", "v", 1, on_kv, NULL);
+        er_driver_kv_add(nodes[0].driver, nodes[0].running, "n", 1, on_kv, NULL);
+        settle();
+        fail(0);
+        if (i == 10)
+            keys = count_keys("/elastic-run/");
+    }
+    cr_assert_eq(nodes[0].starts, 3001u);
+    cr_assert_eq(count_keys("/elastic-run/"), keys);
+    end();
+}
+
+Test(rdzv_request, many_keys_of_several_nodes_are_cleaned_up_after_a_while)
+{
+    begin(3, 3);
+    form(3);
+    for (int i = 0; i < 900; i++) {
+        char key[16];
+
+        snprintf(key, sizeof(key), "k%d", i);
+        er_driver_kv_put(nodes[i % 3].driver, 1, key, "v", 1, on_kv, NULL);
+    }
+    settle();
+    fail(0);
+    cr_assert_eq(count_keys("/elastic-run/job/kv/"), 900u);
+    pass(6 * ER_US_PER_S);
+    cr_assert_eq(count_keys("/elastic-run/job/kv/"), 0u);
+    cr_assert_eq(count_keys("/elastic-run/job/j/r/"), 0u);
+    end();
+}
+
+Test(rdzv_request, stop_ends_the_job_with_79_everywhere)
+{
+    begin(2, 2);
+    form(2);
+    ask(1, "q1", &(struct er_ask){.kind = ER_ASK_STOP, .reason = "enough"});
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(nodes[i].v.kind, ER_VERDICT_STOPPED);
+        cr_assert_eq(nodes[i].v.exit_code, 79);
+        cr_assert_str_eq(nodes[i].v.reason, "enough");
+    }
+    cr_assert_not(there("j/ctl/q1"));
+    end();
+}
+
+Test(rdzv_request, drain_takes_the_named_incarnation_out)
+{
+    begin(1, 2);
+    form(2);
+    ask(0, "q1", &(struct er_ask){.kind = ER_ASK_DRAIN, .node = "n1", .incarnation = 99});
+    cr_assert_not(there("j/ctl/q1")); /* refused: not that one */
+    cr_assert_eq(nodes[1].starts, 1u);
+    ask(0, "q2", &(struct er_ask){.kind = ER_ASK_DRAIN, .node = "n1", .incarnation = 2});
+    pass(ER_US_PER_S);
+    cr_assert_eq(nodes[1].v.kind, ER_VERDICT_STOPPED);
+    cr_assert_eq(nodes[1].v.exit_code, 0);
+    cr_assert_eq(nodes[0].starts, 2u);
+    cr_assert_eq(nodes[0].a.nnodes, 1);
+    cr_assert_str_eq(nodes[0].a.reason, "drained");
+    down(1);
+    up(1); /* comes back as another incarnation: the request is over */
+    pass(120 * ER_US_PER_S);
+    cr_assert_eq(nodes[1].a.nnodes, 2);
+    end();
+}
+
+Test(rdzv_request, scale_changes_the_bounds_in_force)
+{
+    begin(1, 2);
+    form(4);
+    cr_assert_eq(nodes[0].a.nnodes, 2);
+    ask(0, "up", &(struct er_ask){.kind = ER_ASK_SCALE, .min_nodes = 1, .max_nodes = 4});
+    pass(ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.nnodes, 4);
+    cr_assert_str_eq(nodes[0].a.reason, "scaled");
+    ask(3, "down", &(struct er_ask){.kind = ER_ASK_SCALE, .min_nodes = 1, .max_nodes = 3});
+    pass(ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.nnodes, 3);
+    cr_assert_eq(nodes[3].running, 0u);
+    ask(0, "bad", &(struct er_ask){.kind = ER_ASK_SCALE, .min_nodes = 5, .max_nodes = 3});
+    cr_assert_not(there("j/ctl/bad"));
+    cr_assert_eq(nodes[0].a.restarts, 0u);
+    end();
+}
+
+Test(rdzv_request, scaled_beyond_what_the_files_said)
+{
+    begin(1, 2);
+    form(N);
+    ask(0, "up", &(struct er_ask){.kind = ER_ASK_SCALE, .min_nodes = 1, .max_nodes = N});
+    pass(120 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.nnodes, N);
+    end();
+}
+
+Test(rdzv_request, a_node_set_aside_comes_back_after_its_cooldown)
+{
+    begin(1, 2);
+    form(2);
+    ask(0, "q",
+        &(struct er_ask){.kind = ER_ASK_ASIDE,
+                         .node = "n1",
+                         .cooldown_us = 300 * ER_US_PER_S,
+                         .reason = "slow"});
+    pass(ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.nnodes, 1);
+    cr_assert_eq(nodes[1].running, 0u);
+    cr_assert_eq(nodes[0].aside_notes, 1u);
+    pass(200 * ER_US_PER_S);
+    cr_assert_eq(nodes[1].running, 0u);
+    pass(200 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.nnodes, 2);
+    end();
+}
+
+Test(rdzv_request, a_node_set_aside_can_be_released)
+{
+    begin(1, 2);
+    form(2);
+    ask(0, "q",
+        &(struct er_ask){.kind = ER_ASK_ASIDE, .node = "n1", .cooldown_us = 9000 * ER_US_PER_S});
+    pass(ER_US_PER_S);
+    ask(0, "r", &(struct er_ask){.kind = ER_ASK_RELEASE, .node = "n1"});
+    pass(120 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.nnodes, 2);
+    end();
+}
+
+Test(rdzv_request, three_strikes_set_a_node_aside_when_others_are_enough)
+{
+    begin(1, 2);
+    base.restart_max = UINT32_MAX;
+    base.strike_max = 3;
+    base.strike_window_us = 3600 * ER_US_PER_S;
+    base.strike_cooldown_us = 600 * ER_US_PER_S;
+    form(2);
+    fail(1);
+    fail(1);
+    cr_assert_eq(nodes[1].starts, 3u);
+    fail(1);
+    pass(ER_US_PER_S);
+    cr_assert_eq(nodes[1].starts, 3u);
+    cr_assert_eq(nodes[0].a.nnodes, 1);
+    for (int i = 0; i < 5; i++)
+        fail(0); /* alone: nobody could take its place */
+    cr_assert_eq(nodes[0].starts, 9u);
+    end();
+}
+
+Test(rdzv_request, who_misses_the_ready_deadline_is_set_aside)
+{
+    begin(1, 2);
+    base.strike_cooldown_us = 600 * ER_US_PER_S;
+    form(2);
+    nodes[1].slow = true;
+    fail(0);
+    pass(46 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.nnodes, 1);
+    cr_assert(there("j/aside/n1"));
+    end();
+}
+
+Test(rdzv_request, a_leaving_leader_names_its_successor)
+{
+    begin(1, 3);
+    form(3);
+    er_driver_leave(nodes[0].driver, 75, "preempted");
+    settle(); /* no time passes */
+    cr_assert(nodes[0].over);
+    cr_assert_eq(nodes[1].a.nnodes, 2);
+    cr_assert_eq(nodes[1].starts, 2u);
+    end();
+}
+
+Test(rdzv_request, workers_that_are_gone_without_a_word_end_the_generation)
+{
+    begin(2, 2);
+    form(2);
+    nodes[1].running = 0;
+    er_driver_left(nodes[1].driver, 1);
+    pass(10 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].starts, 2u);
+    cr_assert_eq(nodes[1].starts, 2u);
+    cr_assert_eq(nodes[0].a.restarts, 0u);
+    end();
+}
