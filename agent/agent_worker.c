@@ -142,6 +142,7 @@ static void judge(struct er_agent *agent, struct er_worker *w, bool progress)
         .progress = progress,
         .uncounted_in_row = agent->uncounted_in_row,
         .message = w->exit.kind == ER_EXIT_EXITED ? er_worker_message(w) : NULL,
+        .checkpoints = c->checkpoint.dir != NULL,
         .fatal_codes = (const char *const *)c->restart.fatal_exit_codes.items,
         .fatal_n = c->restart.fatal_exit_codes.n,
     };

@@ -12,6 +12,7 @@
 #include "agent/yaml_text.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/parse.h"
 
 enum { PLAN_MAX = 64 << 20, ENV_MAX = 4 << 20 };
 
@@ -97,6 +98,7 @@ static int build_env(struct plan *p, struct er_buf *strings, size_t *ret_n, stru
     const struct er_config *c = p->config;
     struct er_envlist overlay = {0};
     ER_CLEANUP(er_cleanup_free) char *error_file = NULL;
+    char every[ER_UNIT_TEXT_MAX];
     int rc = make_overlay(p, &overlay, err), n;
     struct er_env_input in = {
         .inherited = (const char *const *)p->environ_,
@@ -109,11 +111,16 @@ static int build_env(struct plan *p, struct er_buf *strings, size_t *ret_n, stru
         .role = c->role,
         .node_id = c->node.id,
         .checkpoint_dir = c->checkpoint.dir ? c->checkpoint.dir : "",
+        .checkpoint_every_steps = c->checkpoint.every_steps,
+        .checkpoint_every = every,
+        .checkpoint_keep_last = c->checkpoint.keep_last,
+        .checkpoint_failures_max = c->checkpoint.failures_max,
         .socket = "<socket>",
         .restart_max = c->restart.max,
         .virtual_local_rank = c->virtual_local_rank,
     };
 
+    er_format_duration(c->checkpoint.every_us, every);
     n = c->log.dir ? asprintf(&error_file, "%s/%s/gen-<generation>/rank-%d/error.json", c->log.dir,
                               c->name, p->local_rank)
                    : asprintf(&error_file, "<error_file>");

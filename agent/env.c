@@ -5,11 +5,10 @@
 
 /* Not for workers: the agent's ties to systemd, an outer job's ties to its agent, and what breaks a
  * communicator's own deadline. A final '*' stands for any rest. */
-static const char *const REMOVED[] = {"NOTIFY_SOCKET",      "WATCHDOG_*",
-                                      "NCCL_COMM_BLOCKING", "ELASTIC_JOB",
-                                      "ELASTIC_RUN",        "ELASTIC_GENERATION",
-                                      "ELASTIC_SOCKET",     "ELASTIC_NODE_ID",
-                                      "ELASTIC_PAGE_FD",    "ELASTIC_CHECKPOINT_DIR"};
+static const char *const REMOVED[] = {
+    "NOTIFY_SOCKET",   "WATCHDOG_*",          "NCCL_COMM_BLOCKING", "ELASTIC_JOB",
+    "ELASTIC_RUN",     "ELASTIC_GENERATION",  "ELASTIC_SOCKET",     "ELASTIC_NODE_ID",
+    "ELASTIC_PAGE_FD", "ELASTIC_CHECKPOINT_*"};
 
 /* Set by us, whatever the spec or the caller's environment says. */
 static const char *const OURS[] = {"LOCAL_RANK",
@@ -161,6 +160,25 @@ static void add_torch(struct writer *w, const struct er_env_input *in)
         add_text(w, "OMP_NUM_THREADS", "1");
 }
 
+static void add_limit(struct writer *w, const char *name, bool none, uint64_t value)
+{
+    if (none)
+        add_text(w, name, "none");
+    else
+        add_number(w, name, value);
+}
+
+/* What the program's own options leave open. */
+static void add_checkpoint(struct writer *w, const struct er_env_input *in)
+{
+    add_limit(w, "ELASTIC_CHECKPOINT_EVERY_STEPS", in->checkpoint_every_steps == 0,
+              in->checkpoint_every_steps);
+    add_text(w, "ELASTIC_CHECKPOINT_EVERY", in->checkpoint_every);
+    add_number(w, "ELASTIC_CHECKPOINT_KEEP_LAST", in->checkpoint_keep_last);
+    add_limit(w, "ELASTIC_CHECKPOINT_FAILURES_MAX", in->checkpoint_failures_max == UINT32_MAX,
+              in->checkpoint_failures_max);
+}
+
 static void add_elastic(struct writer *w, const struct er_env_input *in)
 {
     add_text(w, "ELASTIC_JOB", in->job);
@@ -170,6 +188,8 @@ static void add_elastic(struct writer *w, const struct er_env_input *in)
     add_text(w, "ELASTIC_SOCKET", in->socket);
     add_number(w, "ELASTIC_PAGE_FD", (uint64_t)in->page_fd);
     add_text(w, "ELASTIC_CHECKPOINT_DIR", in->checkpoint_dir);
+    if (in->checkpoint_dir[0])
+        add_checkpoint(w, in);
 }
 
 /* One device of the parent's list, or the rank's own number when there is no list. */

@@ -18,6 +18,11 @@ struct er_env_input {
     const struct er_assignment *assignment;
     int local_rank;
     const char *job, *role, *node_id, *checkpoint_dir; /* checkpoint_dir "": none */
+    /* Of the trainer, told when there is a checkpoint_dir: steps 0 and failures UINT32_MAX are
+     * none; the time as text. */
+    uint64_t checkpoint_every_steps;
+    const char *checkpoint_every;
+    uint32_t checkpoint_keep_last, checkpoint_failures_max;
     const char *error_file, *socket;
     int page_fd;
     uint32_t restart_max; /* UINT32_MAX: no limit */

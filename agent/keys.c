@@ -188,7 +188,7 @@ const struct er_key er_keys[] = {
     KEY("checkpoint.dir", PATH, "none", AT(checkpoint.dir), AGREE | NONE,
         .help = "ELASTIC_CHECKPOINT_DIR; must be shared by all nodes when nnodes' maximum is above 1"),
     KEY("checkpoint.every_steps", U64, "none", AT(checkpoint.every_steps), AGREE | LIVE | NONE, .none_as = 0, .min = 1,
-        .help = "the C trainer's; at least one of every_steps and every when dir is set"),
+        .help = "steps between two checkpoints of the C trainer; at least one of every_steps and every when dir is set"),
     KEY("checkpoint.every", DURATION, "10m", AT(checkpoint.every_us), AGREE | LIVE | NONE, .none_as = ER_FOREVER, .min = 1,
         .help = "time between two checkpoints"),
     KEY("checkpoint.keep_last", U32, "3", AT(checkpoint.keep_last), AGREE | LIVE, .min = 1, .max = 1000000,
@@ -196,10 +196,10 @@ const struct er_key er_keys[] = {
     KEY("checkpoint.keep_every", U64, "none", NOWHERE, AGREE | LIVE | NONE | LATER, .none_as = 0, .min = 1,
         .help = "one in every K steps is kept for ever"),
     KEY("checkpoint.local_dir", STRING, "none", NOWHERE, NONE | LATER, .help = "node-local copy first"),
-    KEY("checkpoint.on_failure.action", CHOICE_TEXT, "continue", NOWHERE, AGREE | LIVE | LATER, .choices = CHOICES("continue"),
+    KEY("checkpoint.on_failure.action", CHOICE_TEXT, "continue", AT(checkpoint.on_failure), AGREE | LIVE, .choices = CHOICES("continue"),
         .help = "a failed write never kills training"),
-    KEY("checkpoint.on_failure.max", U32, "10", NOWHERE, AGREE | LIVE | NONE | LATER, .none_as = ER_NONE_U32, .min = 1, .max = 1000000,
-        .help = "consecutive failures before exit 74; none: never"),
+    KEY("checkpoint.on_failure.max", U32, "10", AT(checkpoint.failures_max), AGREE | LIVE | NONE, .none_as = ER_NONE_U32, .min = 1, .max = 1000000,
+        .help = "consecutive failures before the C trainer's workers, and with them the job, end with exit code 74; none: never"),
 #undef GROUP
 #define GROUP ER_GROUP_LOG
     KEY("log.dir", PATH, "auto", AT(log.dir), NONE | AUTO, .def_program = "none",

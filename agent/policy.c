@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "agent/exit_codes.h"
+
 static bool is_fatal_code(const struct er_policy_input *in)
 {
     char text[16];
@@ -10,6 +12,8 @@ static bool is_fatal_code(const struct er_policy_input *in)
 
     if (in->exit.kind != ER_EXIT_EXITED)
         return false;
+    if (code == ER_CODE_IOERR && in->checkpoints)
+        return true; /* checkpoint.on_failure.max was reached */
     for (unsigned scale = 100; scale > 0; scale /= 10) {
         if (code >= scale || scale == 1)
             text[n++] = (char)('0' + code / scale % 10);

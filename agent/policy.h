@@ -23,6 +23,7 @@ struct er_policy_input {
     bool progress;                  /* the job had made progress in this generation */
     unsigned uncounted_in_row;      /* uncounted restarts since the last progress */
     const char *message;            /* error file's message or last stderr lines, may be NULL */
+    bool checkpoints;               /* the job has a checkpoint.dir: code 74 speaks of it */
     const char *const *fatal_codes; /* restart.fatal_exit_codes as text */
     size_t fatal_n;
 };

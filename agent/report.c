@@ -86,6 +86,8 @@ const char *er_report_next(const struct er_verdict *verdict, uint32_t restart_ma
     if (c->kind == ER_EXIT_SIGNALED && (c->signal == SIGSEGV || c->signal == SIGBUS ||
                                         c->signal == SIGABRT || c->signal == SIGILL))
         return "the program crashed: look at its core file or run it under a debugger";
+    if (c->fatal && c->code == ER_CODE_IOERR)
+        return "see why checkpoint.dir cannot be written (space, quota, permissions), run it again";
     if (c->fatal)
         return "restarting cannot help (restart.fatal_exit_codes): mend the cause, run it again";
     if (restart_max == 0)

@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/parse.h"
 
 #define ENV_MAX (2u * 1024 * 1024)
 
@@ -155,7 +156,7 @@ static int build_env(struct er_worker *w, const struct er_group_context *ctx,
 {
     struct names names = {.ctx = ctx, .a = a, .local_rank = w->local_rank};
     const struct er_config *c = ctx->config;
-    char **values = NULL;
+    char **values = NULL, every[ER_UNIT_TEXT_MAX];
     int rc = make_overlay(&names, &values, err);
     const struct er_env_input in = {
         .inherited = ctx->inherited_env,
@@ -168,6 +169,10 @@ static int build_env(struct er_worker *w, const struct er_group_context *ctx,
         .role = c->role,
         .node_id = c->node.id,
         .checkpoint_dir = c->checkpoint.dir ? c->checkpoint.dir : "",
+        .checkpoint_every_steps = c->checkpoint.every_steps,
+        .checkpoint_every = every,
+        .checkpoint_keep_last = c->checkpoint.keep_last,
+        .checkpoint_failures_max = c->checkpoint.failures_max,
         .error_file = w->error_file,
         .socket = ctx->socket,
         .page_fd = w->launch->page_fd,
@@ -175,6 +180,7 @@ static int build_env(struct er_worker *w, const struct er_group_context *ctx,
         .virtual_local_rank = c->virtual_local_rank,
     };
 
+    er_format_duration(c->checkpoint.every_us, every);
     if (!rc)
         rc = er_env_build(&w->launch->env, &in, ret_n, err);
     free_overlay(c, values);

@@ -51,6 +51,7 @@ struct app {
     int32_t *labels;       /* of the batch that runs */
     float grey[256];       /* pixel -> input */
     double test_loss, test_accuracy;
+    bool running; /* in er_train_run() */
 };
 
 /* ---- the model ---- */
@@ -318,12 +319,11 @@ static int train(struct app *app, struct er_error *err)
                                          .lr = options->lr,
                                          .warmup_steps = total / 20,
                                          .total_steps = total};
+    app->running = true;
     rc = er_train_run(app->ctx, &ops, app,
                       &(struct er_train_opts){.plan = app->plan,
                                               .epochs = options->epochs,
                                               .checkpoint_steps = options->checkpoint_steps,
-                                              .checkpoint_keep = 3,
-                                              .checkpoint_failures_max = 10,
                                               .log_steps = options->log_steps,
                                               /* fc3 and fc2 leave while fc1 is computed */
                                               .ddp = {.first_bucket_bytes = 160 << 10},
@@ -365,7 +365,7 @@ static const struct option_row {
      "highest learning rate (default 0.001)"},
     {"seed", "N", COUNT, offsetof(struct options, seed), 0, UINT64_MAX, "(default 1)"},
     {"checkpoint-steps", "N", COUNT, offsetof(struct options, checkpoint_steps), 0, UINT64_MAX,
-     "save every N steps; 0: at the end only (default 100)"},
+     "save every N steps (default: as the job spec says)"},
     {"log-steps", "N", COUNT, offsetof(struct options, log_steps), 0, UINT64_MAX,
      "a line every N steps; 0: none (default 100)"},
     {"exact-log", NULL, FLAG, offsetof(struct options, exact_log), 0, 0,
@@ -395,12 +395,8 @@ static int parse_options(struct options *options, int argc, char **argv, struct 
     struct option longs[ER_ARRAY_N(rows) + 1] = {0};
     int at, rc = 0;
 
-    *options = (struct options){.epochs = 5,
-                                .batch = 256,
-                                .seed = 1,
-                                .lr = 0.001,
-                                .checkpoint_steps = 100,
-                                .log_steps = 100};
+    *options =
+        (struct options){.epochs = 5, .batch = 256, .seed = 1, .lr = 0.001, .log_steps = 100};
     for (size_t i = 0; i < ER_ARRAY_N(rows); i++)
         longs[i] = (struct option){rows[i].name, rows[i].argument ? required_argument : no_argument,
                                    NULL, (int)i};
@@ -439,6 +435,28 @@ static int run(struct app *app, int argc, char **argv, struct er_error *err)
     return rc < 0 ? rc : train(app, err);
 }
 
+/* What a restart cannot mend says so; a lost peer and the like are the agent's business. */
+static int exit_code(const struct app *app, int rc)
+{
+    switch (rc) {
+    case 0:
+        return EXIT_SUCCESS;
+    case -EIO: /* er_train_run(): checkpoints failed too often */
+        return app->running ? ER_WORKER_EXIT_CHECKPOINTS : EXIT_FAILURE;
+    case ER_E_USAGE:
+    case ER_E_CONFIG:
+    case ER_E_CORRUPT: /* the data set, or every checkpoint */
+    case -EINVAL:
+    case -ERANGE:
+    case -ENOENT:
+    case -ENOTDIR:
+    case -EACCES:
+        return ER_WORKER_EXIT_FATAL;
+    default:
+        return EXIT_FAILURE;
+    }
+}
+
 int main(int argc, char **argv)
 {
     static struct app app;
@@ -456,5 +474,5 @@ int main(int argc, char **argv)
     er_pool_free(app.pool);
     fashion_close(&app.data);
     er_close(app.ctx);
-    return rc < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    return exit_code(&app, rc);
 }

@@ -52,6 +52,13 @@ enum er_phase {
     ER_PHASE_IDLE
 };
 
+/* Exit codes of a worker that its agent understands; any other is a failure that a restart may
+ * mend. */
+enum er_worker_exit {
+    ER_WORKER_EXIT_CHECKPOINTS = 74, /* checkpoints failed too often: the job ends, run it again */
+    ER_WORKER_EXIT_FATAL = 93        /* restarting cannot help (restart.fatal_exit_codes' default) */
+};
+
 /* Join the agent named by the environment. Blocks for at most 10 s. A set but unreachable
  * ELASTIC_SOCKET is an error, never silently a world of one. */
 ER_API int er_open(struct er_ctx **ret, struct er_error *err);

@@ -9,6 +9,11 @@
 #include "trainer/train.h"
 #include "trainer/train_policy.h"
 
+/* When to save and what to keep: the program's options, else the job's. */
+struct er_train_saving {
+    uint64_t steps, every_us, keep, failures_max; /* 0: no, not, all, never fatal */
+};
+
 struct er_train {
     struct er_ctx *ctx;
     const struct er_train_ops *ops;
@@ -17,6 +22,7 @@ struct er_train {
     struct er_comm *comm;
     struct er_ddp *ddp;
     struct er_ckpt *ckpt; /* NULL: no checkpoints */
+    struct er_train_saving saving;
     int rank, size;
     const struct er_slice *state; /* the program's */
     size_t state_n;

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/field.h"
+#include "base/parse.h"
 #include "trainer/sync.h"
 #include "trainer/train_internal.h"
 
@@ -38,6 +39,48 @@ static int check_options(struct er_train *train, struct er_error *err)
     return 0;
 }
 
+/* What the job spec says, which the agent hands over in the environment; 0: nothing, or none. */
+static int from_job(const char *name, bool is_time, uint64_t *ret, struct er_error *err)
+{
+    const char *text = getenv(name);
+    uint64_t value = 0;
+    int rc = 0;
+
+    if (!text || !text[0] || strcmp(text, "none") == 0)
+        return 0;
+    rc = is_time ? er_parse_duration(text, false, &value, err)
+                 : er_parse_u64(text, 1, UINT32_MAX, &value, err);
+    if (rc < 0)
+        return er_error_wrap(err, ER_E_CONFIG, "%s", name);
+    *ret = value;
+    return 0;
+}
+
+static int choose_saving(struct er_train *train, struct er_error *err)
+{
+    const struct er_train_opts *opts = train->opts;
+    struct er_train_saving *saving = &train->saving;
+    const struct {
+        const char *name;
+        bool is_time;
+        uint64_t own, *to;
+    } rows[] = {
+        {"ELASTIC_CHECKPOINT_EVERY_STEPS", false, opts->checkpoint_steps, &saving->steps},
+        {"ELASTIC_CHECKPOINT_EVERY", true, opts->checkpoint_every_us, &saving->every_us},
+        {"ELASTIC_CHECKPOINT_KEEP_LAST", false, opts->checkpoint_keep, &saving->keep},
+        {"ELASTIC_CHECKPOINT_FAILURES_MAX", false, opts->checkpoint_failures_max,
+         &saving->failures_max},
+    };
+    int rc = 0;
+
+    for (size_t i = 0; i < ER_ARRAY_N(rows) && rc == 0; i++) {
+        *rows[i].to = rows[i].own;
+        if (rows[i].own == 0)
+            rc = from_job(rows[i].name, rows[i].is_time, rows[i].to, err);
+    }
+    return rc;
+}
+
 /* ---- checkpoints as a group of ranks ---- */
 
 static int group_gather(void *user, const void *mine, size_t n, void *all, struct er_error *err)
@@ -65,7 +108,7 @@ static int group_commit(void *user, const struct er_ckpt_done *done, struct er_e
 
 static int open_checkpoints(struct er_train *train, struct er_error *err)
 {
-    const struct er_ckpt_opts opts = {.keep_last = train->opts->checkpoint_keep,
+    const struct er_ckpt_opts opts = {.keep_last = (uint32_t)train->saving.keep,
                                       .generation = er_world(train->ctx)->generation};
     const struct er_ckpt_group group = {
         .rank = train->rank,
@@ -89,6 +132,8 @@ int er_train_open(struct er_train *train, struct er_error *err)
     size_t spans_n = 0;
     int rc = check_options(train, err);
 
+    if (rc == 0)
+        rc = choose_saving(train, err);
     if (rc < 0)
         return rc;
     er_progress(train->ctx, ER_PHASE_STARTUP, 0);
@@ -227,9 +272,9 @@ int er_train_restore(struct er_train *train, struct er_error *err)
         .total_steps = train->total_steps,
         .epoch_steps = train->epoch_steps,
         .checkpoints = train->ckpt != NULL,
-        .checkpoint_steps = train->opts->checkpoint_steps,
-        .checkpoint_every_us = train->opts->checkpoint_every_us,
-        .failures_max = train->opts->checkpoint_failures_max,
+        .checkpoint_steps = train->saving.steps,
+        .checkpoint_every_us = train->saving.every_us,
+        .failures_max = (uint32_t)train->saving.failures_max,
     };
     int rc = train->ckpt ? load_newest(train, err) : 1;
 

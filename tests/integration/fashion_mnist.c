@@ -130,7 +130,7 @@ static void a_killed_run_goes_on_bit_for_bit(void)
     er_test_rmtree(root);
 }
 
-static void failures_are_one_line_and_exit_code_1(void)
+static void failures_are_one_line_and_exit_code_93(void)
 {
     static const struct {
         const char *args[3], *text;
@@ -151,7 +151,7 @@ static void failures_are_one_line_and_exit_code_1(void)
 
         start(&p, NULL, table[i].args);
         er_tap_require(er_test_wait_exit(&p, ER_TEST_DEADLINE_MS));
-        er_tap_check(er_test_exit_code(&p) == 1);
+        er_tap_check(er_test_exit_code(&p) == 93);
         text = er_test_err(&p);
         if (!er_tap_check(strstr(text, table[i].text) &&
                           strchr(text, '\n') == text + strlen(text) - 1))
@@ -169,8 +169,60 @@ static void a_truncated_file_is_named(void)
     make_data();
     snprintf(path, sizeof(path), "%s/train-images-idx3-ubyte.gz", root);
     er_tap_require(truncate(path, 5000) == 0);
-    run(&p, NULL, NULL, 1);
+    run(&p, NULL, NULL, 93);
     er_tap_check(strstr(er_test_err(&p), path) && strstr(er_test_err(&p), "truncated"));
+    er_test_done(&p);
+    er_test_rmtree(root);
+}
+
+/* A job of two workers in the test's folder; `more` is YAML. */
+static void start_job(struct er_test_proc *p, const char *options, const char *more)
+{
+    char path[ER_TEST_PATH_MAX + 32], job[8 * ER_TEST_PATH_MAX];
+
+    snprintf(path, sizeof(path), "%s/job.yaml", root);
+    snprintf(job, sizeof(job),
+             "name: fashion-%d\nnproc_per_node: 2\nlog: {dir: none}\ncommand: [%s, --data, %s, "
+             "--batch=32, --log-steps=1%s]\n%s\n",
+             (int)getpid(), er_test_bin("examples/fashion_mnist"), root, options, more);
+    er_test_write_file(path, job);
+    er_test_start(p, (const char *[]){er_test_bin("elastic-run"), path, NULL},
+                  (const char *[]){cache_env, NULL});
+}
+
+static void usage_errors_are_not_restarted(void)
+{
+    struct er_test_proc p;
+
+    make_data();
+    start_job(&p, ", --bad", "");
+    er_tap_require(er_test_wait_exit(&p, ER_TEST_DEADLINE_MS));
+    er_tap_check(er_test_exit_code(&p) == 93);
+    er_tap_check(strstr(er_test_err(&p), "restarts    0 of 3 used") != NULL);
+    er_test_done(&p);
+    er_test_rmtree(root);
+}
+
+/* The folder turns into a file while the job runs. The keys of the spec reach the trainer. */
+static void checkpoints_that_fail_too_often_end_the_job(void)
+{
+    char dir[ER_TEST_PATH_MAX + 32], away[ER_TEST_PATH_MAX + 32], more[2 * ER_TEST_PATH_MAX];
+    struct er_test_proc p;
+
+    make_data();
+    snprintf(dir, sizeof(dir), "%s/checkpoints", root);
+    snprintf(away, sizeof(away), "%s/away", root);
+    snprintf(more, sizeof(more),
+             "checkpoint: {dir: %s, every_steps: 1, on_failure: {max: 3}}\nrestart: {max: 3}", dir);
+    start_job(&p, ", --epochs=100000", more);
+    er_tap_require(er_test_wait_out(&p, "step 2/", ER_TEST_DEADLINE_MS));
+    er_tap_require(rename(dir, away) == 0);
+    er_test_write_file(dir, "");
+    er_tap_require(er_test_wait_exit(&p, ER_TEST_DEADLINE_MS));
+    if (!er_tap_check(er_test_exit_code(&p) == 74))
+        er_tap_note("%s", er_test_err(&p));
+    er_tap_check(strstr(er_test_err(&p), "3 checkpoints in a row failed") != NULL);
+    er_tap_check(strstr(er_test_err(&p), "restarts    0 of 3 used") != NULL);
     er_test_done(&p);
     er_test_rmtree(root);
 }
@@ -180,8 +232,11 @@ int main(int argc, char **argv)
     static const struct er_tap_case cases[] = {
         {"equal_runs_give_equal_losses", equal_runs_give_equal_losses, 0},
         {"a_killed_run_goes_on_bit_for_bit", a_killed_run_goes_on_bit_for_bit, 0},
-        {"failures_are_one_line_and_exit_code_1", failures_are_one_line_and_exit_code_1, 0},
+        {"failures_are_one_line_and_exit_code_93", failures_are_one_line_and_exit_code_93, 0},
         {"a_truncated_file_is_named", a_truncated_file_is_named, 0},
+        {"usage_errors_are_not_restarted", usage_errors_are_not_restarted, 0},
+        {"checkpoints_that_fail_too_often_end_the_job", checkpoints_that_fail_too_often_end_the_job,
+         0},
     };
 
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));

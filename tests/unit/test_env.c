@@ -48,6 +48,7 @@ static struct er_env_input input(const struct er_assignment *a)
                                  .role = "trainer",
                                  .node_id = "node-b",
                                  .checkpoint_dir = "/ckpt",
+                                 .checkpoint_every = "10m",
                                  .error_file = "/logs/error.json",
                                  .socket = "/run/workers.sock",
                                  .page_fd = 9,
@@ -200,4 +201,25 @@ Test(env, too_large_is_an_error)
     cr_assert_lt(er_env_build(&buf, &in, &n, NULL), 0);
     cr_assert_eq(n, 12345);
     er_buf_done(&buf);
+}
+
+Test(env, checkpoint_keys_reach_the_worker_when_there_is_a_folder)
+{
+    struct er_assignment a = assignment();
+    struct er_env_input in = input(&a);
+    int times;
+
+    in.checkpoint_every = "10m";
+    in.checkpoint_every_steps = 100;
+    in.checkpoint_keep_last = 3;
+    in.checkpoint_failures_max = UINT32_MAX;
+    cr_expect_str_eq(look_up(&in, "ELASTIC_CHECKPOINT_EVERY", &times), "10m");
+    cr_expect_str_eq(look_up(&in, "ELASTIC_CHECKPOINT_EVERY_STEPS", &times), "100");
+    cr_expect_str_eq(look_up(&in, "ELASTIC_CHECKPOINT_KEEP_LAST", &times), "3");
+    cr_expect_str_eq(look_up(&in, "ELASTIC_CHECKPOINT_FAILURES_MAX", &times), "none");
+    in.checkpoint_every_steps = 0;
+    cr_expect_str_eq(look_up(&in, "ELASTIC_CHECKPOINT_EVERY_STEPS", &times), "none");
+    in.checkpoint_dir = "";
+    look_up(&in, "ELASTIC_CHECKPOINT_EVERY", &times);
+    cr_expect_eq(times, 0);
 }

@@ -100,3 +100,12 @@ Test(policy, early_bind_failure_is_not_counted_but_not_for_ever)
     in.message = NULL;
     cr_assert_not(er_policy_judge(&in).uncounted);
 }
+
+Test(policy, code_74_ends_a_job_that_has_checkpoints)
+{
+    struct er_policy_input in = exited(74);
+
+    cr_assert(!er_policy_judge(&in).fatal);
+    in.checkpoints = true;
+    cr_assert(er_policy_judge(&in).fatal);
+}
