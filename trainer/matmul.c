@@ -128,9 +128,11 @@ const char *er_matmul_describe(void)
 
 void er_matmul(const struct er_matmul *p)
 {
+    size_t lda = p->lda ? p->lda : p->transpose_a ? p->m : p->k;
+    size_t ldb = p->ldb ? p->ldb : p->transpose_b ? p->k : p->n;
+
     assert(blas.sgemm && "er_matmul_setup() comes first");
     blas.sgemm(CblasRowMajor, p->transpose_a ? CblasTrans : CblasNoTrans,
                p->transpose_b ? CblasTrans : CblasNoTrans, (int)p->m, (int)p->n, (int)p->k, 1.0f,
-               p->a, (int)(p->transpose_a ? p->m : p->k), p->b, (int)(p->transpose_b ? p->k : p->n),
-               p->beta, p->c, (int)p->n);
+               p->a, (int)lda, p->b, (int)ldb, p->beta, p->c, (int)(p->ldc ? p->ldc : p->n));
 }

@@ -27,7 +27,7 @@ int er_matmul_setup(struct er_error *err);
 /* "openblas 0.3.21 SkylakeX 1 thread"; "" before a successful er_matmul_setup(). Static. */
 const char *er_matmul_describe(void);
 
-/* One product, row-major without gaps:
+/* One product, row-major:
  *   c (M, N) = op(a) op(b) + beta * c,   op(a) (M, K), op(b) (K, N)
  * with op(x) = x, or the transpose of the stored matrix. beta = 0: c is not read. */
 struct er_matmul {
@@ -37,6 +37,7 @@ struct er_matmul {
     float *c;
     bool transpose_a, transpose_b;
     float beta;
+    size_t lda, ldb, ldc; /* elements from one stored row to the next; 0: no gaps */
 };
 #define ER_MATMUL_DIM_MAX 0x7fffffff /* OpenBLAS counts in int */
 

@@ -4,14 +4,7 @@
 #include <errno.h>
 
 #include "trainer/flat.h"
-
-/* The loops are compiled for each vector width and the widest that the CPU has is taken: half the
- * time for AdamW. Without contraction all give the same bits. */
-#if defined(__x86_64__)
-#define EACH_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define EACH_WIDTH
-#endif
+#include "trainer/width.h"
 
 typedef void (*apply_fn)(const struct er_optim *o, const struct er_optim_view *view, uint64_t step,
                          double lr, double scale);
@@ -30,8 +23,8 @@ struct er_optim er_optim_adamw(void)
                              .weight_decay = 0.01f};
 }
 
-EACH_WIDTH static void apply_sgd(const struct er_optim *o, const struct er_optim_view *view,
-                                 uint64_t step, double lr_wide, double scale_wide)
+ER_EACH_WIDTH static void apply_sgd(const struct er_optim *o, const struct er_optim_view *view,
+                                    uint64_t step, double lr_wide, double scale_wide)
 {
     float *restrict p = view->value, *restrict g = view->grad, *restrict m = view->state[0];
     const float momentum = o->momentum, decay = o->weight_decay;
@@ -59,8 +52,8 @@ static double power(double base, uint64_t n)
     return result;
 }
 
-EACH_WIDTH static void apply_adamw(const struct er_optim *o, const struct er_optim_view *view,
-                                   uint64_t step, double lr_wide, double scale_wide)
+ER_EACH_WIDTH static void apply_adamw(const struct er_optim *o, const struct er_optim_view *view,
+                                      uint64_t step, double lr_wide, double scale_wide)
 {
     float *restrict p = view->value, *restrict g = view->grad;
     float *restrict m = view->state[0], *restrict v = view->state[1];

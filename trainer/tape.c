@@ -144,7 +144,7 @@ static int new_node(struct er_tape *tape, const struct er_tape_op *op, struct er
 static bool differentiable(const struct er_node *node)
 {
     for (uint32_t i = 0; i < node->op->inputs_n; i++) {
-        if (node->op->backward[i] && node->in[i]->grad)
+        if (node->op->backward[i] && node->in[i] && node->in[i]->grad)
             return true;
     }
     return false;
@@ -191,7 +191,7 @@ static void count_uses(struct er_tape *tape, struct er_tensor *loss)
         if (!node->live)
             continue;
         for (uint32_t i = 0; i < node->op->inputs_n; i++) {
-            if (node->op->backward[i] && node->in[i]->grad)
+            if (node->op->backward[i] && node->in[i] && node->in[i]->grad)
                 node->in[i]->uses++;
         }
     }
@@ -202,7 +202,7 @@ static void walk_node(struct er_tape *tape, struct er_node *node)
     for (uint32_t i = node->op->inputs_n; i-- > 0;) {
         struct er_tensor *in = node->in[i];
 
-        if (!node->op->backward[i] || !in->grad)
+        if (!node->op->backward[i] || !in || !in->grad)
             continue;
         node->op->backward[i](node, in->grad_set ? 1.0f : 0.0f);
         in->grad_set = true;

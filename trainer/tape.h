@@ -32,7 +32,7 @@ struct er_tape_op;
 /* One recorded call of an operation; lives in the step's arena. */
 struct er_node {
     const struct er_tape_op *op;
-    struct er_tensor *in[ER_TAPE_INPUTS_MAX];
+    struct er_tensor *in[ER_TAPE_INPUTS_MAX]; /* NULL: one that the operation can do without */
     struct er_tensor *out;
     void *attr;   /* copy of the call's attributes, op->attr_bytes */
     float *saved; /* what backward needs from forward, as `infer` asked */

@@ -1,17 +1,26 @@
 /*
- * loss (1) = sum over B of log(sum over C of exp(z - max z)) + max z - z[label], z = logits (B, C)
- *   dlogits (B, C) += dloss * (softmax(z) - onehot(label))
- * saved: softmax(z) (B, C).
+ * loss (1) = sum over the rows of log(sum over C of exp(z - max z)) + max z - z[label],
+ * z = logits (.., C); a row whose label is the ignored one counts nothing
+ *   dlogits (.., C) += dloss * (softmax(z) - onehot(label)), 0 for an ignored row
+ * saved: softmax(z) (.., C).
  */
 #include <errno.h>
 #include <math.h>
 
-#include "trainer/ops/ops.h"
+#include "trainer/ops/ops_internal.h"
 
 struct attr {
-    const int32_t *labels; /* (B), borrowed */
-    double *ret_sum;       /* or NULL */
+    const int32_t *labels; /* (..), borrowed */
+    int32_t ignored;
+    bool ignoring;
+    double *ret_sum;   /* or NULL */
+    size_t *ret_count; /* or NULL */
 };
+
+static bool counts(const struct attr *attr, size_t row)
+{
+    return !attr->ignoring || attr->labels[row] != attr->ignored;
+}
 
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
@@ -19,72 +28,82 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
     const struct er_tensor *z = node->in[0];
     const struct attr *attr = node->attr;
 
-    if (z->shape.ndim != 2) {
+    if (z->shape.ndim < 2) {
         char text[ER_SHAPE_TEXT_MAX];
 
         er_shape_format(&z->shape, text);
         return er_error_set(err, -EINVAL, "cross_entropy: logits '%s' %s, expected (B, C)", z->name,
                             text);
     }
-    for (size_t i = 0; i < z->shape.dim[0]; i++) {
-        if (attr->labels[i] < 0 || (size_t)attr->labels[i] >= z->shape.dim[1])
+    for (size_t i = 0; i < er_op_rows(z); i++) {
+        if (counts(attr, i) && (attr->labels[i] < 0 || (size_t)attr->labels[i] >= er_op_cols(z)))
             return er_error_set(err, -EINVAL,
                                 "cross_entropy: label %d of sample %zu is not a class of '%s': "
                                 "expected 0 to %zu",
-                                attr->labels[i], i, z->name, z->shape.dim[1] - 1);
+                                attr->labels[i], i, z->name, er_op_cols(z) - 1);
     }
     *ret_out = er_shape_1d(1);
     *ret_saved = z->count;
     return 0;
 }
 
-/* One sample's loss; p (C) becomes the softmax of z (C). */
-static double forward_row(const float *z, float *p, size_t classes, int32_t label)
+/* One row's loss; p (C) becomes the softmax of z (C). */
+ER_EACH_WIDTH static double forward_row(const float *restrict z, float *restrict p, size_t classes,
+                                        int32_t label)
 {
-    float max = z[0];
-    double sum = 0;
+    float max = er_largest(z, classes), sum;
 
-    for (size_t j = 1; j < classes; j++)
-        max = z[j] > max ? z[j] : max;
-    for (size_t j = 0; j < classes; j++) {
-        p[j] = expf(z[j] - max);
-        sum += (double)p[j];
-    }
     for (size_t j = 0; j < classes; j++)
-        p[j] = (float)((double)p[j] / sum);
-    return log(sum) + (double)max - (double)z[label];
+        p[j] = er_exp(z[j] - max);
+    sum = er_sum(p, classes);
+    for (size_t j = 0; j < classes; j++)
+        p[j] /= sum;
+    return log((double)sum) + (double)max - (double)z[label];
 }
 
 static void forward(const struct er_node *node)
 {
     const struct er_tensor *z = node->in[0];
     const struct attr *attr = node->attr;
-    size_t classes = z->shape.dim[1];
+    size_t classes = er_op_cols(z), count = 0;
     double loss = 0;
 
-    for (size_t i = 0; i < z->shape.dim[0]; i++)
+    for (size_t i = 0; i < er_op_rows(z); i++) {
+        if (!counts(attr, i))
+            continue;
         loss += forward_row(z->value + i * classes, node->saved + i * classes, classes,
                             attr->labels[i]);
+        count++;
+    }
     node->out->value[0] = (float)loss;
     if (attr->ret_sum)
         *attr->ret_sum = loss;
+    if (attr->ret_count)
+        *attr->ret_count = count;
+}
+
+ER_EACH_WIDTH static void backward_row(const float *restrict p, float *restrict dz, size_t classes,
+                                       float scale, float beta)
+{
+    for (size_t j = 0; j < classes; j++)
+        dz[j] = er_old(beta, dz[j]) + scale * p[j];
 }
 
 static void backward(const struct er_node *node, float beta)
 {
     struct er_tensor *z = node->in[0];
     const struct attr *attr = node->attr;
-    size_t classes = z->shape.dim[1];
+    size_t classes = er_op_cols(z);
     float scale = node->out->grad[0];
 
-    for (size_t i = 0; i < z->shape.dim[0]; i++) {
-        const float *p = node->saved + i * classes;
+    for (size_t i = 0; i < er_op_rows(z); i++) {
         float *dz = z->grad + i * classes;
 
-        for (size_t j = 0; j < classes; j++) {
-            float share = scale * (p[j] - ((size_t)attr->labels[i] == j ? 1.0f : 0.0f));
-
-            dz[j] = beta == 0.0f ? share : dz[j] + share;
+        if (counts(attr, i)) {
+            backward_row(node->saved + i * classes, dz, classes, scale, beta);
+            dz[attr->labels[i]] -= scale;
+        } else if (beta == 0.0f) {
+            memset(dz, 0, classes * sizeof(float));
         }
     }
 }
@@ -102,6 +121,19 @@ int er_cross_entropy(struct er_tape *tape, struct er_tensor *logits, const int32
                      double *ret_sum, struct er_tensor **ret, struct er_error *err)
 {
     struct attr attr = {.labels = labels, .ret_sum = ret_sum};
+
+    return er_tape_apply(tape, &er_op_cross_entropy, &logits, &attr, ret, err);
+}
+
+int er_cross_entropy_ignoring(struct er_tape *tape, struct er_tensor *logits, const int32_t *labels,
+                              int32_t ignored, double *ret_sum, size_t *ret_count,
+                              struct er_tensor **ret, struct er_error *err)
+{
+    struct attr attr = {.labels = labels,
+                        .ignored = ignored,
+                        .ignoring = true,
+                        .ret_sum = ret_sum,
+                        .ret_count = ret_count};
 
     return er_tape_apply(tape, &er_op_cross_entropy, &logits, &attr, ret, err);
 }

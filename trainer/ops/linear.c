@@ -1,40 +1,26 @@
 /*
- * y (B, O) = x (B, I) w (O, I)^T + b (O)
- *   dx (B, I) += dy (B, O) w        dw (O, I) += dy^T x        db (O) += sum over B of dy
+ * y (.., O) = x (.., I) w (O, I)^T + b (O), or without b
+ *   dx (.., I) += dy (.., O) w        dw (O, I) += dy^T x        db (O) += sum of dy over the rows
  */
 #include <errno.h>
 #include <string.h>
 
 #include "trainer/matmul.h"
-#include "trainer/ops/ops.h"
+#include "trainer/ops/ops_internal.h"
 
 enum { X, W, B, INPUTS_N };
-
-static int shape_error(const struct er_node *node, struct er_error *err)
-{
-    char x[ER_SHAPE_TEXT_MAX], w[ER_SHAPE_TEXT_MAX], b[ER_SHAPE_TEXT_MAX];
-
-    er_shape_format(&node->in[X]->shape, x);
-    er_shape_format(&node->in[W]->shape, w);
-    er_shape_format(&node->in[B]->shape, b);
-    return er_error_set(
-        err, -EINVAL,
-        "linear: input '%s' %s, weight '%s' %s and bias '%s' %s do not fit: expected (B, I), "
-        "(O, I) and (O), none above %d",
-        node->in[X]->name, x, node->in[W]->name, w, node->in[B]->name, b, ER_MATMUL_DIM_MAX);
-}
 
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
 {
-    const struct er_shape *x = &node->in[X]->shape, *w = &node->in[W]->shape,
-                          *b = &node->in[B]->shape;
+    const struct er_tensor *x = node->in[X], *w = node->in[W], *b = node->in[B];
 
-    if (x->ndim != 2 || w->ndim != 2 || b->ndim != 1 || x->dim[1] != w->dim[1] ||
-        b->dim[0] != w->dim[0] || x->dim[0] > ER_MATMUL_DIM_MAX || x->dim[1] > ER_MATMUL_DIM_MAX ||
-        w->dim[0] > ER_MATMUL_DIM_MAX)
-        return shape_error(node, err);
-    *ret_out = er_shape_2d(x->dim[0], w->dim[0]);
+    if (w->shape.ndim != 2 || er_op_cols(x) != er_op_cols(w) ||
+        (b && !er_op_is_vector(b, w->shape.dim[0])) || er_op_rows(x) > ER_MATMUL_DIM_MAX ||
+        er_op_cols(x) > ER_MATMUL_DIM_MAX || w->shape.dim[0] > ER_MATMUL_DIM_MAX)
+        return er_op_misfit(node, "(.., I), (O, I) and (O), none above 2147483647", err);
+    *ret_out = x->shape;
+    ret_out->dim[x->shape.ndim - 1] = w->shape.dim[0];
     *ret_saved = 0;
     return 0;
 }
@@ -43,27 +29,27 @@ static void forward(const struct er_node *node)
 {
     const struct er_tensor *x = node->in[X], *w = node->in[W], *b = node->in[B];
     struct er_tensor *y = node->out;
-    size_t rows = y->shape.dim[0], cols = y->shape.dim[1];
+    size_t rows = er_op_rows(y), cols = er_op_cols(y);
 
-    for (size_t i = 0; i < rows; i++)
+    for (size_t i = 0; b && i < rows; i++)
         memcpy(y->value + i * cols, b->value, cols * sizeof(float));
     er_matmul(&(struct er_matmul){.m = rows,
                                   .n = cols,
-                                  .k = x->shape.dim[1],
+                                  .k = er_op_cols(x),
                                   .a = x->value,
                                   .b = w->value,
                                   .c = y->value,
                                   .transpose_b = true,
-                                  .beta = 1.0f});
+                                  .beta = b ? 1.0f : 0.0f});
 }
 
 static void backward_x(const struct er_node *node, float beta)
 {
     const struct er_tensor *w = node->in[W], *y = node->out;
 
-    er_matmul(&(struct er_matmul){.m = y->shape.dim[0],
-                                  .n = w->shape.dim[1],
-                                  .k = y->shape.dim[1],
+    er_matmul(&(struct er_matmul){.m = er_op_rows(y),
+                                  .n = er_op_cols(w),
+                                  .k = er_op_cols(y),
                                   .a = y->grad,
                                   .b = w->value,
                                   .c = node->in[X]->grad,
@@ -74,9 +60,9 @@ static void backward_w(const struct er_node *node, float beta)
 {
     const struct er_tensor *x = node->in[X], *y = node->out;
 
-    er_matmul(&(struct er_matmul){.m = y->shape.dim[1],
-                                  .n = x->shape.dim[1],
-                                  .k = y->shape.dim[0],
+    er_matmul(&(struct er_matmul){.m = er_op_cols(y),
+                                  .n = er_op_cols(x),
+                                  .k = er_op_rows(y),
                                   .a = y->grad,
                                   .b = x->value,
                                   .c = node->in[W]->grad,
@@ -85,16 +71,15 @@ static void backward_w(const struct er_node *node, float beta)
 }
 
 /* Row after row, so that the order of the sum is the batch's. */
-static void backward_b(const struct er_node *node, float beta)
+ER_EACH_WIDTH static void backward_b(const struct er_node *node, float beta)
 {
-    const struct er_tensor *y = node->out;
-    size_t rows = y->shape.dim[0], cols = y->shape.dim[1];
-    float *db = node->in[B]->grad;
+    size_t rows = er_op_rows(node->out), cols = er_op_cols(node->out);
+    float *restrict db = node->in[B]->grad;
 
     if (beta == 0.0f)
         memset(db, 0, cols * sizeof(float));
     for (size_t i = 0; i < rows; i++) {
-        const float *dy = y->grad + i * cols;
+        const float *restrict dy = node->out->grad + i * cols;
 
         for (size_t j = 0; j < cols; j++)
             db[j] += dy[j];

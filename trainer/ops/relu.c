@@ -1,5 +1,5 @@
 /* y = max(x, 0), dx += dy where y > 0; any shape. */
-#include "trainer/ops/ops.h"
+#include "trainer/ops/ops_internal.h"
 
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
@@ -9,35 +9,26 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
     return 0;
 }
 
-static void forward(const struct er_node *node)
+ER_EACH_WIDTH static void forward(const struct er_node *node)
 {
-    const float *x = node->in[0]->value;
-    float *y = node->out->value;
+    const float *restrict x = node->in[0]->value;
+    float *restrict y = node->out->value;
 
     /* "x < 0 ? 0" and not "x > 0 ? x": a NaN must reach the loss, not vanish. */
     for (size_t i = 0; i < node->out->count; i++)
         y[i] = x[i] < 0.0f ? 0.0f : x[i];
 }
 
-static void backward(const struct er_node *node, float beta)
+ER_EACH_WIDTH static void backward(const struct er_node *node, float beta)
 {
-    const float *y = node->out->value, *dy = node->out->grad;
-    float *dx = node->in[0]->grad;
-    size_t n = node->out->count;
+    const float *restrict y = node->out->value, *restrict dy = node->out->grad;
+    float *restrict dx = node->in[0]->grad;
 
-    /* dy is loaded whatever y is: a load under a condition would keep the loops scalar. */
-    if (beta == 0.0f) {
-        for (size_t i = 0; i < n; i++) {
-            float d = dy[i];
-
-            dx[i] = y[i] > 0.0f ? d : 0.0f;
-        }
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
+    /* dy is loaded whatever y is: a load under a condition would keep the loop scalar. */
+    for (size_t i = 0; i < node->out->count; i++) {
         float d = dy[i];
 
-        dx[i] += y[i] > 0.0f ? d : 0.0f;
+        dx[i] = er_old(beta, dx[i]) + (y[i] > 0.0f ? d : 0.0f);
     }
 }
 
