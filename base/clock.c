@@ -23,26 +23,6 @@ uint64_t er_wall_us(void)
     return read_us(CLOCK_REALTIME);
 }
 
-static uint64_t now_real(void *user)
-{
-    return er_now_us();
-}
-
-struct er_clock er_clock_real(void)
-{
-    return (struct er_clock){.now_us = now_real};
-}
-
-static uint64_t now_virtual(void *user)
-{
-    return *(const uint64_t *)user;
-}
-
-struct er_clock er_clock_virtual(const uint64_t *now_us)
-{
-    return (struct er_clock){.now_us = now_virtual, .user = (void *)(uintptr_t)now_us};
-}
-
 uint64_t er_deadline_in(uint64_t now_us, uint64_t delay_us)
 {
     return delay_us > ER_FOREVER - now_us ? ER_FOREVER : now_us + delay_us;
