@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/utf8.h"
 
 struct anchor {
     char *name;
@@ -319,30 +320,6 @@ static int read_events(struct reader *r)
     return rc < 0 ? rc : 0;
 }
 
-/* Bytes of the UTF-8 sequence at s, 0 when it is none. */
-static size_t utf8_length(const unsigned char *s, size_t n)
-{
-    static const struct {
-        unsigned char mask, lead;
-        uint32_t least;
-    } forms[] = {{0x80, 0x00, 0}, {0xE0, 0xC0, 0x80}, {0xF0, 0xE0, 0x800}, {0xF8, 0xF0, 0x10000}};
-
-    for (size_t length = 1; length <= 4 && length <= n; length++) {
-        uint32_t code = s[0] & (unsigned char)~forms[length - 1].mask;
-
-        if ((s[0] & forms[length - 1].mask) != forms[length - 1].lead)
-            continue;
-        for (size_t i = 1; i < length; i++) {
-            if ((s[i] & 0xC0) != 0x80)
-                return 0;
-            code = code << 6 | (s[i] & 0x3F);
-        }
-        return code < forms[length - 1].least || code > 0x10FFFF || (code >> 11) == 0x1B ? 0
-                                                                                         : length;
-    }
-    return 0;
-}
-
 /* Before libyaml sees it: a NUL would end its input or make it guess UTF-16, silently. */
 static int check_bytes(struct reader *r, const char *data, size_t n)
 {
@@ -352,7 +329,7 @@ static int check_bytes(struct reader *r, const char *data, size_t n)
         return er_error_set(r->err, ER_E_CONFIG, "%s: larger than 1 MiB",
                             r->name ? r->name : "value");
     for (size_t i = 0; i < n;) {
-        size_t length = utf8_length((const unsigned char *)data + i, n - i);
+        size_t length = er_utf8_decode(data + i, n - i, NULL);
 
         if (!length)
             return refuse(r, line, col, "not valid UTF-8 (byte 0x%02x)",

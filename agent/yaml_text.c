@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #define DIGITS  "0123456789"
@@ -30,27 +31,12 @@ static bool is_safe_plain(const char *text)
 }
 
 /* The code point at s and its length; bytes that are no UTF-8 stand for themselves. */
-static uint32_t decode(const unsigned char *s, size_t *ret_length)
+static uint32_t decode(const char *s, size_t *ret_length)
 {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t length = s[0] < 0x80           ? 1
-                    : (s[0] >> 5) == 0x06 ? 2
-                    : (s[0] >> 4) == 0x0E ? 3
-                    : (s[0] >> 3) == 0x1E ? 4
-                                          : 0;
-    uint32_t code = length < 2 ? s[0] : s[0] & (0x7Fu >> length);
+    uint32_t code = (unsigned char)s[0];
+    size_t length = er_utf8_decode(s, strnlen(s, 4), &code);
 
-    for (size_t i = 1; i < length; i++) {
-        if ((s[i] & 0xC0) != 0x80) /* a NUL too */
-            length = 0;
-        else
-            code = code << 6 | (s[i] & 0x3F);
-    }
-    if (!length || code < least[length] || code > 0x10FFFF || (code >> 11) == 0x1B) {
-        *ret_length = 1;
-        return s[0];
-    }
-    *ret_length = length;
+    *ret_length = length ? length : 1;
     return code;
 }
 
@@ -64,7 +50,7 @@ static bool may_stand(uint32_t code, size_t length)
 
 int er_yaml_text(struct er_buf *out, const char *text, bool quoted)
 {
-    const unsigned char *s = (const unsigned char *)text;
+    const char *s = text;
     int rc;
 
     if (!quoted && is_safe_plain(text))

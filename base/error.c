@@ -5,14 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 /* Cut at `cap - 1` bytes and end in "...", never inside a UTF-8 sequence. */
 static void mark_cut(char *text, size_t cap)
 {
-    size_t at = cap - 1 - 3;
-
-    while (at > 0 && ((unsigned char)text[at] & 0xC0) == 0x80)
-        at--;
-    memcpy(text + at, "...", 4);
+    memcpy(text + er_utf8_cut(text, cap - 1 - 3), "...", 4);
 }
 
 /* Arguments may point into the text that is about to be replaced, so format beside it. */

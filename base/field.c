@@ -6,70 +6,54 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 #define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
 
-/* Length of the valid UTF-8 sequence at `s`, 0 when there is none. Source: RFC 3629, section 4. */
-static size_t utf8_length(const unsigned char *s, size_t n)
-{
-    size_t length = s[0] < 0x80 ? 1 : s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
-
-    if (!length || length > n || s[0] > 0xF4)
-        return 0;
-    for (size_t i = 1; i < length; i++) {
-        if ((s[i] & 0xC0) != 0x80)
-            return 0;
-    }
-    if (length > 2) {
-        unsigned two = (unsigned)s[0] << 8 | s[1];
-
-        /* Overlong forms, surrogates, and what lies above U+10FFFF. */
-        if ((two >= 0xE080 && two < 0xE0A0) || two >= 0xF490 || (two >= 0xEDA0 && two < 0xEE00) ||
-            (two >= 0xF080 && two < 0xF090))
-            return 0;
-    }
-    return length;
-}
-
-/* C0, DEL and C1: what a terminal might act upon. Returns the code point, or -1. */
-static int control_char(const unsigned char *s, size_t length)
-{
-    if (length == 1)
-        return s[0] < 0x20 || s[0] == 0x7F ? s[0] : -1;
-    return length == 2 && s[0] == 0xC2 && s[1] < 0xA0 ? s[1] : -1;
-}
-
-static int add_escape(struct er_buf *buf, int c)
+static int add_escape(struct er_buf *buf, uint32_t c)
 {
     static const char SHORT[] = "\"\"\\\\\nn\rr\tt\bb\ff";
 
     for (size_t i = 0; i + 1 < sizeof(SHORT); i += 2) {
-        if (SHORT[i] == c)
+        if ((uint32_t)SHORT[i] == c)
             return er_buf_add(buf, (char[]){'\\', SHORT[i + 1]}, 2);
     }
-    return er_buf_printf(buf, "\\u%04x", (unsigned)c);
+    return er_buf_printf(buf, "\\u%04" PRIx32, c);
 }
 
-static int add_quoted(struct er_buf *buf, const unsigned char *s, size_t n)
+/* Control characters escaped, what is no UTF-8 replaced. `special`: escaped too; or NULL in text
+ * that is JSON already: there a C0 character can only be white space between values. */
+static int add_escaped(struct er_buf *buf, const char *s, size_t n, const char *special)
 {
     size_t plain = 0; /* start of the run that is copied as it is */
-    int rc = er_buf_add(buf, "\"", 1);
+    uint32_t code = 0;
+    int rc = 0;
 
     for (size_t i = 0; !rc && i < n;) {
-        size_t length = utf8_length(s + i, n - i);
-        int c = length ? control_char(s + i, length) : -1;
+        size_t length = er_utf8_decode(s + i, n - i, &code);
+        bool marked = special && length == 1 && code && strchr(special, (int)code);
 
-        if (length && c < 0 && s[i] != '"' && s[i] != '\\') {
+        if (length && !er_utf8_is_control(code) && !marked) {
             i += length;
             continue;
         }
         rc = er_buf_add(buf, s + plain, i - plain);
-        if (!rc)
-            rc = length ? add_escape(buf, c < 0 ? s[i] : c) : er_buf_add_str(buf, REPLACEMENT);
+        if (!rc && !length)
+            rc = er_buf_add_str(buf, REPLACEMENT);
+        else if (!rc)
+            rc = !special && code < 0x20 ? er_buf_add(buf, " ", 1) : add_escape(buf, code);
         i += length ? length : 1;
         plain = i;
     }
+    return rc ? rc : er_buf_add(buf, s + plain, n - plain);
+}
+
+static int add_quoted(struct er_buf *buf, const char *s, size_t n)
+{
+    int rc = er_buf_add(buf, "\"", 1);
+
     if (!rc)
-        rc = er_buf_add(buf, s + plain, n - plain);
+        rc = add_escaped(buf, s, n, "\"\\");
     return rc ? rc : er_buf_add(buf, "\"", 1);
 }
 
@@ -87,7 +71,7 @@ int er_json_quote(struct er_buf *buf, const char *text, size_t n)
 {
     size_t start = buf->len;
 
-    return settle(buf, start, add_quoted(buf, (const unsigned char *)text, n));
+    return settle(buf, start, add_quoted(buf, text, n));
 }
 
 /* The shorter of 15 and 17 digits that reads back as the same number; always with a '.', whatever
@@ -109,33 +93,10 @@ static int add_number(struct er_buf *buf, double x)
     return er_buf_printf(buf, "%.*s.%s", (int)from, text, text + from + other);
 }
 
-/* JSON text stays as it is, but on one line: outside strings a line break is only white space. */
-static int add_json(struct er_buf *buf, const char *json)
-{
-    size_t start = buf->len;
-    int rc = er_buf_add_str(buf, json);
-
-    for (size_t i = start; !rc && i < buf->len; i++) {
-        if (buf->data[i] == '\n' || buf->data[i] == '\r')
-            buf->data[i] = ' ';
-    }
-    return rc;
-}
-
 /* A value that can stand bare in `key=value` and be told from its neighbours. */
 static bool is_plain(const char *text)
 {
-    const unsigned char *s = (const unsigned char *)text;
-    size_t n = strlen(text), length;
-
-    if (!n || strpbrk(text, " \"=\\"))
-        return false;
-    for (size_t i = 0; i < n; i += length) {
-        length = utf8_length(s + i, n - i);
-        if (!length || control_char(s + i, length) >= 0)
-            return false;
-    }
-    return true;
+    return *text && !strpbrk(text, " \"=\\") && er_utf8_is_printable(text, strlen(text));
 }
 
 static int add_value(struct er_buf *buf, const struct er_field *field, bool json)
@@ -152,7 +113,8 @@ static int add_value(struct er_buf *buf, const struct er_field *field, bool json
     case ER_FIELD_BOOL:
         return er_buf_add_str(buf, field->v.b ? "true" : "false");
     case ER_FIELD_JSON:
-        return add_json(buf, field->v.str ? field->v.str : "null");
+        str = field->v.str ? field->v.str : "null";
+        return add_escaped(buf, str, strlen(str), NULL);
     case ER_FIELD_STR:
         break;
     }

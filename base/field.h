@@ -35,7 +35,8 @@ struct er_field {
 #define ER_UINT(k, x) ((struct er_field){.key = (k), .type = ER_FIELD_UINT, .v.u = (x)})
 #define ER_NUM(k, x)  ((struct er_field){.key = (k), .type = ER_FIELD_NUM, .v.num = (x)})
 #define ER_BOOL(k, x) ((struct er_field){.key = (k), .type = ER_FIELD_BOOL, .v.b = (x)})
-/* Text that is JSON already (an array, an object); printed as it is. */
+/* Text that is JSON already (an array, an object); printed as it is, but on one line and with
+ * control characters escaped. */
 #define ER_JSON(k, x) ((struct er_field){.key = (k), .type = ER_FIELD_JSON, .v.str = (x)})
 
 /* `"key":value,"key":value` without braces. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 
 enum {
     LINE_MAX_BYTES = 8192, /* the whole line, newline included */
@@ -51,9 +52,7 @@ static const char *shorten(const char *text, size_t max, char room[TEXT_MAX_BYTE
 
     if (n <= max)
         return text;
-    n = max;
-    while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80)
-        n--;
+    n = er_utf8_cut(text, max);
     memcpy(room, text, n);
     memcpy(room + n, "...", 4);
     return room;
@@ -92,16 +91,8 @@ static int add_field(struct er_buf *line, const struct er_field *field, bool jso
     return rc;
 }
 
-static bool has_control(const char *text)
-{
-    for (; *text; text++) {
-        if ((unsigned char)*text < 0x20 || *text == 0x7F)
-            return true;
-    }
-    return false;
-}
-
-/* A message with a line break in it must not be able to forge a second line. */
+/* A message with a line break or an escape sequence in it must neither forge a second line nor
+ * reach the terminal. */
 static void add_text_head(struct er_buf *line, const char *ts, enum er_log_level level,
                           const char *msg)
 {
@@ -111,11 +102,11 @@ static void add_text_head(struct er_buf *line, const char *ts, enum er_log_level
     er_buf_printf(line, "%s %s ", ts, LEVEL_NAMES[level].text);
     if (name)
         er_buf_printf(line, "%.64s: ", name);
-    if (has_control(msg)) {
+    if (er_utf8_is_printable(msg, strlen(msg))) {
+        er_buf_add_str(line, shorten(msg, TEXT_MAX_BYTES, room));
+    } else {
         msg = shorten(msg, TEXT_MAX_BYTES / 2, room);
         er_json_quote(line, msg, strlen(msg));
-    } else {
-        er_buf_add_str(line, shorten(msg, TEXT_MAX_BYTES, room));
     }
 }
 

@@ -5,6 +5,7 @@
 #include <float.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "base/utf8.h"
 
 /* The fields as a JSON object, read by a parser that is not ours. */
 static json_t *as_json(const struct er_field *fields, size_t n)
@@ -119,6 +121,8 @@ Test(base_field, text_quotes_what_would_be_ambiguous)
     expect_text(ER_STR("k", NULL), "k=null");
     expect_text(ER_BOOL("k", true), "k=true");
     expect_text(ER_JSON("k", "[1, 2]"), "k=[1, 2]");
+    expect_text(ER_JSON("k", "[\"\xC2\x9b\\\"\",\n\"\xff\"]"),
+                "k=[\"\\u009b\\\"\", \"\xEF\xBF\xBD\"]");
 }
 
 Test(base_field, several_fields_are_separated)
@@ -314,6 +318,31 @@ Test(base_log, message_cannot_forge_a_line)
     open_sink(&s, ER_LOG_INFO, ER_LOG_TEXT, NULL);
     er_log(ER_LOG_INFO, "first\n2026-01-01T00:00:00.000000Z ERROR forged");
     cr_expect(strstr(next_line(&s), "\"first\\n2026"));
+    close_sink(&s);
+}
+
+/* A terminal that speaks C1 takes U+009B, and some take the bare byte, for the beginning of an
+ * escape sequence. */
+Test(base_log, nothing_reaches_the_terminal_as_a_control_sequence)
+{
+    static const char *const TEXTS[] = {"\x1b[31mred", "\xC2\x9b[31mred", "\x9b[31mred", "a\x7f",
+                                        "half \xC3"};
+    static struct sink s;
+
+    open_sink(&s, ER_LOG_INFO, ER_LOG_TEXT, NULL);
+    for (size_t i = 0; i < ER_ARRAY_N(TEXTS); i++) {
+        char json[64];
+        const char *line;
+        size_t n;
+
+        snprintf(json, sizeof(json), "[\"%s\"]", TEXTS[i]);
+        er_log(ER_LOG_INFO, TEXTS[i], ER_STR("a", TEXTS[i]), ER_JSON("b", json));
+        line = next_line(&s);
+        n = strlen(line);
+        cr_expect(line[n - 1] == '\n' && er_utf8_is_printable(line, n - 1), "%zu: %s", i, line);
+    }
+    er_log(ER_LOG_INFO, "caf\xC3\xA9");
+    cr_expect(!strcmp(next_line(&s) + 28, "INFO  caf\xC3\xA9\n"), "what is printable stays");
     close_sink(&s);
 }
 
