@@ -61,5 +61,7 @@ def check(pure, folder):
     return problems
 
 
+names = [name for name, symbols_too in listed()]
+twice = [f"{name}: listed twice in pure.txt" for name in sorted(set(names)) if names.count(name) > 1]
 with tempfile.TemporaryDirectory() as scratch:
-    tree.report("purity", check(dict(listed()), scratch))
+    tree.report("purity", twice or check(dict(listed()), scratch))
