@@ -389,19 +389,30 @@ static void on_lease(void *user, int rc, uint64_t lease, uint64_t ttl_us)
     a->ttl_us = ttl_us;
 }
 
-int etcd_grant(struct er_store *s, uint64_t id, uint64_t ttl_us, struct etcd_answer *a)
+void etcd_grant_start(struct er_store *s, uint64_t id, uint64_t ttl_us, struct etcd_answer *a)
 {
     memset(a, 0, sizeof(*a));
     er_tap_require(s->ops->lease_grant(s, id, ttl_us, on_lease, a) == 0);
+}
+
+int etcd_grant(struct er_store *s, uint64_t id, uint64_t ttl_us, struct etcd_answer *a)
+{
+    etcd_grant_start(s, id, ttl_us, a);
     er_tap_require(etcd_wait_answer(s, a));
     return a->rc;
 }
 
+void etcd_revoke_start(struct er_store *s, uint64_t id, struct etcd_answer *a)
+{
+    memset(a, 0, sizeof(*a));
+    er_tap_require(s->ops->lease_revoke(s, id, on_lease, a) == 0);
+}
+
 int etcd_revoke(struct er_store *s, uint64_t id)
 {
-    struct etcd_answer a = {.done = false};
+    struct etcd_answer a;
 
-    er_tap_require(s->ops->lease_revoke(s, id, on_lease, &a) == 0);
+    etcd_revoke_start(s, id, &a);
     er_tap_require(etcd_wait_answer(s, &a));
     return a.rc;
 }

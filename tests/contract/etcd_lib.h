@@ -91,7 +91,9 @@ int etcd_put_surely(struct er_store *s, const char *key, const char *value);
 int etcd_get(struct er_store *s, const char *key, struct etcd_answer *a);
 int etcd_delete(struct er_store *s, const char *key, bool prefix);
 int etcd_grant(struct er_store *s, uint64_t id, uint64_t ttl_us, struct etcd_answer *a);
+void etcd_grant_start(struct er_store *s, uint64_t id, uint64_t ttl_us, struct etcd_answer *a);
 int etcd_revoke(struct er_store *s, uint64_t id);
+void etcd_revoke_start(struct er_store *s, uint64_t id, struct etcd_answer *a);
 void etcd_keep(struct er_store *s, uint64_t id, struct etcd_answer *lost);
 void etcd_watch(struct er_store *s, const char *key, bool prefix, uint64_t from,
                 struct etcd_watching *w);

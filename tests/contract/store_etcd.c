@@ -262,6 +262,63 @@ static void a_kept_lease_outlives_its_ttl(void)
     etcd_stop(&e);
 }
 
+/* ---- a frozen etcd: what was sent to it may be carried out later ---- */
+
+static bool disconnected(void *user)
+{
+    struct er_etcd_status status;
+
+    er_store_etcd_status(user, &status);
+    return !status.connected;
+}
+
+static void a_write_to_a_frozen_etcd_is_doubtful_the_next_is_not_sent(void)
+{
+    struct etcd_cluster e;
+    struct er_store *s;
+    struct etcd_answer a;
+
+    etcd_start(&e, 1);
+    s = etcd_open_with(&(struct er_etcd_opts){
+        .endpoints = e.endpoints, .prefix = "/t/", .request_timeout_us = 2 * ER_US_PER_S});
+    er_tap_check(etcd_put_surely(s, "/t/a", "1") == 0);
+    etcd_member_signal(&e, 0, SIGSTOP);
+    er_tap_check(etcd_put(s, "/t/doubtful", "1", 0) == ER_E_AMBIGUOUS);
+    er_tap_check(etcd_run(&s, 1, disconnected, s));
+    er_tap_check(etcd_put(s, "/t/refused", "1", 0) == -ENOTCONN);
+    etcd_member_signal(&e, 0, SIGCONT);
+    er_tap_check(etcd_put_surely(s, "/t/b", "1") == 0);
+    er_tap_check(etcd_get(s, "/t/refused", &a) == 0 && a.kv_n == 0);
+    s->ops->free(s);
+    etcd_stop(&e);
+}
+
+static void grants_and_revokes_are_repeated_until_it_is_certain(void)
+{
+    struct etcd_cluster e;
+    struct er_store *s;
+    struct etcd_answer a;
+
+    etcd_start(&e, 1);
+    s = etcd_open_with(&(struct er_etcd_opts){
+        .endpoints = e.endpoints, .prefix = "/t/", .request_timeout_us = 25 * ER_US_PER_S});
+    er_tap_check(etcd_put_surely(s, "/t/a", "1") == 0);
+    etcd_member_signal(&e, 0, SIGSTOP);
+    etcd_grant_start(s, 9, 30 * ER_US_PER_S, &a);
+    er_tap_check(etcd_run(&s, 1, disconnected, s)); /* the first one was sent, and waits there */
+    etcd_member_signal(&e, 0, SIGCONT);
+    er_tap_check(etcd_wait_answer(s, &a) && a.rc == 0 && a.ttl_us == 30 * ER_US_PER_S);
+    er_tap_check(etcd_grant(s, 9, ER_US_PER_S, &a) == -EEXIST); /* by itself it is an error */
+    etcd_member_signal(&e, 0, SIGSTOP);
+    etcd_revoke_start(s, 9, &a);
+    er_tap_check(etcd_run(&s, 1, disconnected, s));
+    etcd_member_signal(&e, 0, SIGCONT);
+    er_tap_check(etcd_wait_answer(s, &a) && a.rc == 0);
+    er_tap_check(etcd_revoke(s, 9) == -ENOENT);
+    s->ops->free(s);
+    etcd_stop(&e);
+}
+
 /* ---- the rest ---- */
 
 static void requests_wait_for_an_etcd_that_starts_late(void)
@@ -393,6 +450,10 @@ int main(int argc, char **argv)
         {"a_lease_that_another_client_revokes_is_lost", a_lease_that_another_client_revokes_is_lost,
          0},
         {"a_kept_lease_outlives_its_ttl", a_kept_lease_outlives_its_ttl, 0},
+        {"a_write_to_a_frozen_etcd_is_doubtful_the_next_is_not_sent",
+         a_write_to_a_frozen_etcd_is_doubtful_the_next_is_not_sent, 0},
+        {"grants_and_revokes_are_repeated_until_it_is_certain",
+         grants_and_revokes_are_repeated_until_it_is_certain, 0},
         {"requests_wait_for_an_etcd_that_starts_late", requests_wait_for_an_etcd_that_starts_late,
          0},
         {"freeing_with_everything_under_way_is_clean", freeing_with_everything_under_way_is_clean,
