@@ -17,6 +17,7 @@ void driver_step(struct er_driver *d, struct er_rdzv_event *e)
     d->random = er_rand_mix(d->random + 1);
     e->now_us = d->now_us;
     e->random = d->random;
+    e->heard_us = d->store->ops->heard ? d->store->ops->heard(d->store) : d->now_us;
     er_rdzv_step(d->core, e, &d->actions);
     carry_out(d);
 }

@@ -105,6 +105,14 @@ struct er_driver_callbacks {
     void (*note)(void *user, const struct er_note *note);
 };
 
+/* What to do about a run that is over, or that nobody runs any more. */
+enum er_new_run {
+    ER_NEW_RUN_NO,    /* a finished job stays finished; one without nodes goes on */
+    ER_NEW_RUN_AUTO,  /* begin another (programs started in torchrun's form) */
+    ER_NEW_RUN_FRESH, /* begin another; the newest committed checkpoint is forgotten */
+    ER_NEW_RUN_RESUME /* begin another that knows the newest committed checkpoint */
+};
+
 struct er_driver_opts {
     char job[ER_NAME_TEXT_MAX], node_id[ER_NAME_TEXT_MAX], host[ER_HOST_TEXT_MAX], prefix[128];
     char address[ER_HOST_TEXT_MAX]; /* what peers connect to */
@@ -124,6 +132,12 @@ struct er_driver_opts {
      * strike_max 0: failures don't; cool-down 0: nothing does. */
     uint32_t strike_max;
     uint64_t strike_window_us, strike_cooldown_us;
+    enum er_new_run new_run;
+    /* The store is out of reach: workers ride it out for at most the limit (0: as long as it
+     * takes), then the node leaves with 69; or they are stopped before the lease can end. The
+     * latter needs lease_ttl_us >= stop_grace_us + 2 s. Jobs of one node need no other store. */
+    bool store_loss_stop;
+    uint64_t store_loss_limit_us;
 };
 
 /* `store` is borrowed: it outlives the driver and is not dispatched by anybody else; free the

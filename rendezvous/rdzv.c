@@ -304,6 +304,8 @@ static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
         learn(c, e->kv->key, e->change == ER_STORE_PUT ? e->kv : NULL, e->kv->mod_rev);
         break;
     case ER_EV_SELF_READY:
+        if (!c->self_ready && c->k_world.present)
+            memcpy(c->first_run, c->world.run, sizeof(c->first_run));
         c->self_ready = true;
         break;
     case ER_EV_JOB_RESET:
@@ -360,6 +362,8 @@ void er_rdzv_step(struct er_rdzv *core, const struct er_rdzv_event *event,
     core->out = ret_actions;
     if (event->now_us > core->now_us)
         core->now_us = event->now_us;
+    if (event->heard_us > core->heard_us)
+        core->heard_us = event->heard_us;
     core->random = er_rand_mix(core->random ^ event->random);
     absorb(core, event);
     if (event->kind != ER_EV_SELF_KV && event->kind != ER_EV_JOB_KV)
@@ -408,6 +412,10 @@ static int check_opts(const struct er_driver_opts *o, struct er_error *err)
     if (!o->spec || strlen(o->spec) > ER_SPEC_BYTES_MAX)
         return er_error_set(err, ER_E_CONFIG, "the agreed part of the spec exceeds %d bytes",
                             ER_SPEC_BYTES_MAX);
+    if (o->store_loss_stop && o->max_nodes > 1 && o->lease_ttl_us < o->stop_grace_us + 2000000)
+        return er_error_set(err, ER_E_CONFIG,
+                            "workers cannot be stopped before the lease ends: the lease must be at "
+                            "least the stop grace + 2s");
     if (o->first_generation >= ER_GEN_MAX / 2)
         return er_error_set(err, ER_E_CONFIG, "generation %llu is out of range",
                             (unsigned long long)o->first_generation);
@@ -433,7 +441,7 @@ int er_rdzv_init(struct er_rdzv *core, const struct er_driver_opts *opts,
     er_text_add(&root, "/");
     er_text_add(&root, opts->job);
     er_text_add(&root, "/");
-    core->now_us = core->begun_us = opts->now_us;
+    core->now_us = core->begun_us = core->heard_us = opts->now_us;
     core->random = er_rand_mix(opts->seed ^ er_rand_mix(opts->incarnation));
     core->wake_us = 0; /* the first step starts it */
     er_view_init(&core->view, nodes, er_rdzv_capacity(opts->max_nodes));

@@ -68,6 +68,7 @@ enum er_rdzv_txn {
     ER_TXN_NONE,
     ER_TXN_READ,     /* after an ambiguous answer */
     ER_TXN_JOIN,     /* 2, 11 */
+    ER_TXN_RUN,      /* 17 */
     ER_TXN_RESULT,   /* 9 */
     ER_TXN_LEFT,     /* 10 */
     ER_TXN_ELECT,    /* 3 */
@@ -106,6 +107,7 @@ struct er_rdzv_event {
     enum er_rdzv_event_kind kind;
     uint64_t now_us;
     uint64_t random;     /* fresh for every event */
+    uint64_t heard_us;   /* when the store last answered */
     int rc;              /* LEASE, REPLY */
     uint64_t id;         /* LEASE, LEASE_LOST */
     uint64_t ttl_us;     /* LEASE */
@@ -184,6 +186,9 @@ struct er_rdzv {
     bool registered_once, self_ready, lease_asked, lease_held, lease_lost;
     uint64_t lease, lease_retry_us, begun_us, taken_us, evicted_lease;
     unsigned lease_tries;
+    uint64_t heard_us;               /* the store */
+    char first_run[ER_RUN_TEXT_MAX]; /* the run found at the beginning; "" none */
+    bool run_tried;                  /* it was alive */
     int port;
     struct er_rdzv_known k_world, k_leader, k_node, k_assign;
     struct er_world world;

@@ -102,6 +102,8 @@ void rdzv_looked(struct er_rdzv *c, const struct er_store_reply *reply);
 /* rdzv_txn.c: each starts one transaction on its lane. */
 void rdzv_send_read(struct er_rdzv *c, enum er_rdzv_lane_id id);
 void rdzv_send_join(struct er_rdzv *c);
+/* 17: a new run, of which this node is the first. */
+void rdzv_send_run(struct er_rdzv *c);
 void rdzv_send_result(struct er_rdzv *c);
 void rdzv_send_left(struct er_rdzv *c);
 void rdzv_send_elect(struct er_rdzv *c);

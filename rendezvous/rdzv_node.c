@@ -7,12 +7,21 @@
 #define DEREGISTER_US 5000000ull /* for the goodbye; the lease ends by itself after that */
 #define REVOKE_US     2000000ull
 #define STALE_US      20000ull
+#define RUN_RETRY_US  100000ull
+#define KILL_US       1000000ull /* from the end of the stop grace to the last worker's end */
 
 enum { CODE_UNAVAILABLE = 69, CODE_TEMPFAIL = 75, CODE_PROTOCOL = 76, CODE_CONFIG = 78 };
 
+/* This agent may begin a new run of the job, and nobody has since it started. */
+static bool may_begin_run(const struct er_rdzv *c)
+{
+    return c->opts.new_run != ER_NEW_RUN_NO && !c->registered_once && c->first_run[0] &&
+           strcmp(c->first_run, c->world.run) == 0;
+}
+
 static bool job_over(const struct er_rdzv *c)
 {
-    return c->k_world.present && rdzv_terminal(&c->world);
+    return c->k_world.present && rdzv_terminal(&c->world) && !may_begin_run(c);
 }
 
 void rdzv_leave(struct er_rdzv *c, int exit_code, const char *reason)
@@ -103,6 +112,13 @@ static bool registered(const struct er_rdzv *c)
            c->k_node.lease == c->lease;
 }
 
+/* A run that is over is followed by another at once, a running one only if no node is left of it.
+ */
+static bool begins_run(const struct er_rdzv *c)
+{
+    return c->k_world.present && may_begin_run(c) && (rdzv_terminal(&c->world) || !c->run_tried);
+}
+
 static void join(struct er_rdzv *c)
 {
     struct er_rdzv_lane *lane = &c->lanes[ER_LANE_OWN];
@@ -117,6 +133,8 @@ static void join(struct er_rdzv *c)
         return;
     if (!protocol_fits(c)) {
         refuse_protocol(c);
+    } else if (begins_run(c)) {
+        rdzv_send_run(c);
     } else if (!c->k_node.present) {
         rdzv_send_join(c);
     } else if (c->node.incarnation != c->opts.incarnation) {
@@ -149,7 +167,9 @@ static const char *stop_reason(const struct er_rdzv *c)
 {
     if (job_over(c))
         return c->world.phase == ER_WORLD_DONE ? "job succeeded" : "job failed";
-    return superseded(c) ? er_reason_name(c->world.reason) : c->leave_reason;
+    if (superseded(c))
+        return er_reason_name(c->world.reason);
+    return c->leaving ? c->leave_reason : "the store is out of reach";
 }
 
 static void stop_workers(struct er_rdzv *c)
@@ -190,6 +210,21 @@ static void start_workers(struct er_rdzv *c)
     c->run_nonce = w->nonce;
     rdzv_set_run(c, ER_RUN_UP);
     rdzv_act(c, ER_ACT_START)->start = s;
+}
+
+/* The store is out of reach: when the workers must be told to stop, or the node gives up. */
+static void ride_decide(struct er_rdzv *c)
+{
+    uint64_t stop_us = c->opts.stop_grace_us + 2 * KILL_US;
+
+    if (c->opts.max_nodes == 1 || !c->registered_once || c->leaving || job_over(c))
+        return;
+    if (c->opts.store_loss_stop && c->run == ER_RUN_UP &&
+        rdzv_due(c, er_deadline_in(c->heard_us, c->opts.lease_ttl_us - stop_us)))
+        stop_workers(c);
+    if (c->opts.store_loss_limit_us &&
+        rdzv_due(c, er_deadline_in(c->heard_us, c->opts.store_loss_limit_us)))
+        rdzv_leave(c, CODE_UNAVAILABLE, "the store was out of reach for store_loss.limit");
 }
 
 static void run_decide(struct er_rdzv *c)
@@ -324,6 +359,7 @@ void rdzv_node_decide(struct er_rdzv *c)
     if (c->state == ER_RDZV_IN && c->k_assign.present && c->assign.drain == c->opts.incarnation)
         rdzv_leave(c, 0, "drained by request");
     run_decide(c);
+    ride_decide(c);
     if (c->state == ER_RDZV_IN && !job_over(c))
         in_decide(c);
     give_up_joining(c);
@@ -354,6 +390,10 @@ static void say_difference(const char *mine, struct er_bytes other, struct er_te
 
 void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply)
 {
+    if (kind == ER_TXN_RUN && !reply->succeeded) { /* somebody lives, or was faster */
+        c->run_tried = true;
+        c->lanes[ER_LANE_OWN].retry_us = er_deadline_in(c->now_us, RUN_RETRY_US);
+    }
     if (kind == ER_TXN_RESULT)
         c->result_due = false; /* written; or there already; or the generation is superseded */
     if (kind == ER_TXN_LEFT && !reply->succeeded)

@@ -221,6 +221,58 @@ void rdzv_send_join(struct er_rdzv *c)
     rdzv_txn_end(c, l);
 }
 
+static void delete_old_run(struct er_rdzv *c, struct er_rdzv_lane *l)
+{
+    static const char *const parts[] = {"j/r/", "j/ctl/", "j/aside/", "a/", "kv/", "op/"};
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        struct er_text t = {rdzv_txn_room(l, ER_ROOT_MAX + 8), ER_ROOT_MAX + 8, 0};
+
+        er_text_add(&t, c->root);
+        er_text_add(&t, parts[i]);
+        l->used += t.len;
+        rdzv_txn_add_op(
+            l, (struct er_store_op){.kind = ER_OP_DELETE, .key = {t.at, t.len}, .prefix = true});
+    }
+    rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
+                                            .key = rdzv_txn_key_of(c, l, ER_KEY_FENCE, 0, "")});
+    if (c->opts.new_run == ER_NEW_RUN_FRESH)
+        rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
+                                                .key = rdzv_txn_key_of(c, l, ER_KEY_CKPT, 0, "")});
+}
+
+/* Numbers go on across runs. */
+void rdzv_send_run(struct er_rdzv *c)
+{
+    struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_OWN, ER_TXN_RUN);
+    struct er_bytes spec = rdzv_txn_key_of(c, l, ER_KEY_SPEC, 0, "");
+    struct er_bytes world = rdzv_txn_key_of(c, l, ER_KEY_WORLD, 0, "");
+    struct er_bytes leader = rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, "");
+    struct er_bytes node = rdzv_txn_key_of(c, l, ER_KEY_NODE, 0, c->opts.node_id);
+    struct er_bytes nodes = {node.data, node.len - strlen(c->opts.node_id)};
+    struct er_world w;
+
+    first_world(c, &w);
+    if (w.generation <= c->world.generation)
+        w.generation = c->world.generation + 1;
+    c->fresh_seq = w.seq;
+    rdzv_txn_add_cmp(l, ER_CMP_MOD, world, c->k_world.mod_rev);
+    rdzv_txn_add_cmp(l, ER_CMP_CREATE, nodes, 0)->prefix = true;
+    rdzv_txn_put_world(l, world, &w);
+    rdzv_txn_add_put(l, spec, c->spec, strlen(c->spec), 0);
+    put_member(c, l, node);
+    if (!c->k_leader.present) {
+        rdzv_txn_add_cmp(l, ER_CMP_CREATE, leader, 0);
+        put_leader(c, l, leader);
+    }
+    delete_old_run(c, l);
+    rdzv_txn_add_read(l, world);
+    rdzv_txn_add_read(l, leader);
+    rdzv_txn_add_read(l, node);
+    rdzv_txn_add_read(l, rdzv_txn_key_of(c, l, ER_KEY_ASSIGN, 0, c->opts.node_id));
+    rdzv_txn_end(c, l);
+}
+
 void rdzv_send_result(struct er_rdzv *c)
 {
     struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_OWN, ER_TXN_RESULT);

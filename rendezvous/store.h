@@ -113,6 +113,9 @@ struct er_store_ops {
     int (*watch)(struct er_store *store, struct er_bytes key, bool prefix, uint64_t start_rev,
                  er_store_watch_fn fn, void *user, uint64_t *ret_id);
     void (*unwatch)(struct er_store *store, uint64_t id);
+    /* When the last request or keep-alive was sent that the store has answered; NULL: it cannot be
+     * out of reach. */
+    uint64_t (*heard)(const struct er_store *store);
 };
 
 struct er_store {

@@ -37,6 +37,7 @@ struct mem_client {
     struct er_list node, answers, watches;
     uint64_t next_watch;
     bool cut, dispatching;
+    uint64_t cut_us; /* since when */
     enum er_store_mem_fault fault;
     uint64_t fault_delay_us, reply_delay_us, watch_delay_us;
     struct er_store_event *scratch; /* one revision's events */
@@ -248,6 +249,13 @@ static void reap_watches(struct mem_client *c)
 static int client_fd(const struct er_store *store)
 {
     return -1;
+}
+
+static uint64_t client_heard(const struct er_store *store)
+{
+    const struct mem_client *c = of(store);
+
+    return c->cut ? c->cut_us : c->store->now_us;
 }
 
 static uint64_t client_deadline(const struct er_store *store)
@@ -496,6 +504,7 @@ static const struct er_store_ops mem_ops = {
     .lease_revoke = client_revoke,
     .watch = client_watch,
     .unwatch = client_unwatch,
+    .heard = client_heard,
 };
 
 /* ---- life and hooks ---- */
@@ -561,6 +570,7 @@ void er_store_mem_cut(struct er_store *store, bool cut)
     if (c->cut == cut)
         return;
     c->cut = cut;
+    c->cut_us = c->store->now_us;
     set_kept(c, cut ? one_ttl : for_ever);
 }
 

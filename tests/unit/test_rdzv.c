@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "rdzv_case.h"
+#include "tests/unit/rdzv_case.h"
 
 Test(rdzv, max_nodes_seal_at_once_with_contiguous_ranks)
 {

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "rdzv_case.h"
+#include "tests/unit/rdzv_case.h"
 
 /* Requests, hand-over of leadership, nodes set aside, and what is cleaned up. */
 
