@@ -30,15 +30,15 @@ static int gradients(struct er_train *train, const struct er_range *range, struc
 }
 
 /* Everything that keeps a step from being applied, in words. */
-static int refuse(const struct er_train *train, const struct er_vote *vote, enum er_verdict verdict,
-                  struct er_error *err)
+static int refuse(const struct er_train *train, const struct er_vote *vote,
+                  enum er_train_verdict verdict, struct er_error *err)
 {
-    int culprit = er_policy_culprit(vote, train->size);
+    int culprit = er_train_policy_culprit(vote, train->size);
 
-    if (verdict == ER_VERDICT_REFUSED)
+    if (verdict == ER_TRAIN_VERDICT_REFUSED)
         return er_error_set(err, ER_E_ABORTED, "step %lu: %u of %d ranks are ready to apply",
                             ul(vote->step), vote->ok, train->size);
-    if (verdict == ER_VERDICT_EMPTY)
+    if (verdict == ER_TRAIN_VERDICT_EMPTY)
         return er_error_set(err, -EDOM, "step %lu: no sample counts (weight %g)", ul(vote->step),
                             vote->weight);
     if (culprit >= 0)
@@ -54,19 +54,19 @@ static int refuse(const struct er_train *train, const struct er_vote *vote, enum
 static int agree(struct er_train *train, const struct er_loss *loss, struct er_vote *vote,
                  struct er_error *err)
 {
-    enum er_verdict verdict;
+    enum er_train_verdict verdict;
     int rc;
 
     er_progress(train->ctx, ER_PHASE_COMMUNICATE, train->applied);
     *vote = (struct er_vote){.loss = loss->sum, .weight = loss->weight};
-    er_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
-                        er_notice(train->ctx), er_now_us());
-    er_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));
+    er_train_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
+                              er_notice(train->ctx), er_now_us());
+    er_train_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));
     rc = er_ddp_finish(train->ddp, vote, err);
     if (rc < 0)
         return rc;
-    verdict = er_policy_judge(vote, train->size);
-    return verdict == ER_VERDICT_APPLY ? 0 : refuse(train, vote, verdict, err);
+    verdict = er_train_policy_judge(vote, train->size);
+    return verdict == ER_TRAIN_VERDICT_APPLY ? 0 : refuse(train, vote, verdict, err);
 }
 
 static int apply(struct er_train *train, const struct er_vote *vote, struct er_error *err)
@@ -102,10 +102,10 @@ static int end_epoch(struct er_train *train, struct er_error *err)
 }
 
 /* What follows a step that has been applied; every rank takes the same way. */
-static int follow_up(struct er_train *train, const struct er_vote *vote, enum er_ending *ret,
+static int follow_up(struct er_train *train, const struct er_vote *vote, enum er_train_ending *ret,
                      struct er_error *err)
 {
-    struct er_policy_todo todo = er_policy_after(&train->policy, train->applied, vote);
+    struct er_train_policy_todo todo = er_train_policy_after(&train->policy, train->applied, vote);
     int rc = todo.advance ? er_train_save_advance(train, err) : 0;
 
     if (rc == 0 && todo.save)
@@ -121,7 +121,7 @@ static int follow_up(struct er_train *train, const struct er_vote *vote, enum er
     return 0;
 }
 
-static int one_step(struct er_train *train, enum er_ending *ret, struct er_error *err)
+static int one_step(struct er_train *train, enum er_train_ending *ret, struct er_error *err)
 {
     struct er_range range =
         er_batch(&train->opts->plan, train->applied + 1, train->rank, train->size);
@@ -143,7 +143,7 @@ static int one_step(struct er_train *train, enum er_ending *ret, struct er_error
 
 static int run_steps(struct er_train *train, struct er_error *err)
 {
-    enum er_ending ending = train->applied < train->total_steps ? ER_GO_ON : ER_END_DONE;
+    enum er_train_ending ending = train->applied < train->total_steps ? ER_GO_ON : ER_END_DONE;
     int rc = 0;
 
     /* Whether an epoch that ends where this run resumes was evaluated is not known: do it again. */

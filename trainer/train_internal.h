@@ -27,7 +27,7 @@ struct er_train {
     const struct er_slice *state; /* the program's */
     size_t state_n;
     uint64_t epoch_steps, total_steps, applied;
-    struct er_policy policy;
+    struct er_train_policy policy;
     struct er_train_result result;
     /* The line before: rates are taken from there. */
     uint64_t line_us, line_samples, samples;
@@ -43,7 +43,7 @@ void er_train_close(struct er_train *train);
 
 /* Collective: begins to write `applied`, or writes it where the run ends here or waits for its
  * checkpoints. Negative: the run ends here. */
-int er_train_save(struct er_train *train, enum er_ending ending, struct er_error *err);
+int er_train_save(struct er_train *train, enum er_train_ending ending, struct er_error *err);
 
 /* Collective, when all ranks are done with their part of the checkpoint in flight. */
 int er_train_save_advance(struct er_train *train, struct er_error *err);

@@ -4,20 +4,21 @@
 
 #include "base/cleanup.h"
 
-void er_policy_init(struct er_policy *policy, const struct er_policy_opts *opts,
-                    uint64_t resumed_from, uint64_t now_us)
+void er_train_policy_init(struct er_train_policy *policy, const struct er_train_policy_opts *opts,
+                          uint64_t resumed_from, uint64_t now_us)
 {
-    *policy = (struct er_policy){.opts = *opts, .saved_step = resumed_from, .tried_us = now_us};
+    *policy =
+        (struct er_train_policy){.opts = *opts, .saved_step = resumed_from, .tried_us = now_us};
 }
 
-static bool due_by_time(const struct er_policy *policy, uint64_t now_us)
+static bool due_by_time(const struct er_train_policy *policy, uint64_t now_us)
 {
     return policy->opts.checkpoints && policy->opts.checkpoint_every_us > 0 &&
            now_us - policy->tried_us >= policy->opts.checkpoint_every_us;
 }
 
 /* The notice word stays until the agent changes it. */
-static enum er_notice ask_once(struct er_policy *policy, enum er_notice notice)
+static enum er_notice ask_once(struct er_train_policy *policy, enum er_notice notice)
 {
     bool taken = policy->request_taken;
 
@@ -25,8 +26,8 @@ static enum er_notice ask_once(struct er_policy *policy, enum er_notice notice)
     return notice == ER_NOTICE_CHECKPOINT && taken ? ER_NOTICE_NONE : notice;
 }
 
-void er_policy_fill_vote(struct er_policy *policy, struct er_vote *vote, uint64_t step, int rank,
-                         int size, enum er_notice notice, uint64_t now_us)
+void er_train_policy_fill_vote(struct er_train_policy *policy, struct er_vote *vote, uint64_t step,
+                               int rank, int size, enum er_notice notice, uint64_t now_us)
 {
     vote->step = step;
     vote->notice = ask_once(policy, notice);
@@ -37,28 +38,29 @@ void er_policy_fill_vote(struct er_policy *policy, struct er_vote *vote, uint64_
         vote->user[0] = (uint64_t)(size - rank);
 }
 
-void er_policy_fill_saving(struct er_vote *vote, bool done)
+void er_train_policy_fill_saving(struct er_vote *vote, bool done)
 {
     vote->user[1] = !done;
 }
 
-enum er_verdict er_policy_judge(const struct er_vote *vote, int size)
+enum er_train_verdict er_train_policy_judge(const struct er_vote *vote, int size)
 {
     if (vote->ok != (uint32_t)size)
-        return ER_VERDICT_REFUSED;
+        return ER_TRAIN_VERDICT_REFUSED;
     if (!isfinite(vote->loss) || !isfinite(vote->weight) || vote->nonfinite > 0)
-        return ER_VERDICT_NONFINITE;
+        return ER_TRAIN_VERDICT_NONFINITE;
     if (!(vote->weight > 0))
-        return ER_VERDICT_EMPTY;
-    return ER_VERDICT_APPLY;
+        return ER_TRAIN_VERDICT_EMPTY;
+    return ER_TRAIN_VERDICT_APPLY;
 }
 
-int er_policy_culprit(const struct er_vote *vote, int size)
+int er_train_policy_culprit(const struct er_vote *vote, int size)
 {
     return vote->user[0] > 0 ? size - (int)vote->user[0] : -1;
 }
 
-static enum er_ending ending_of(const struct er_policy *policy, uint64_t applied, uint32_t notice)
+static enum er_train_ending ending_of(const struct er_train_policy *policy, uint64_t applied,
+                                      uint32_t notice)
 {
     if (applied >= policy->opts.total_steps)
         return ER_END_DONE; /* nothing is left to do: the notice is moot */
@@ -67,11 +69,11 @@ static enum er_ending ending_of(const struct er_policy *policy, uint64_t applied
     return notice == ER_NOTICE_REJOIN ? ER_END_REJOIN : ER_GO_ON;
 }
 
-struct er_policy_todo er_policy_after(const struct er_policy *policy, uint64_t applied,
-                                      const struct er_vote *vote)
+struct er_train_policy_todo er_train_policy_after(const struct er_train_policy *policy,
+                                                  uint64_t applied, const struct er_vote *vote)
 {
-    const struct er_policy_opts *opts = &policy->opts;
-    struct er_policy_todo todo = {.ending = ending_of(policy, applied, vote->notice)};
+    const struct er_train_policy_opts *opts = &policy->opts;
+    struct er_train_policy_todo todo = {.ending = ending_of(policy, applied, vote->notice)};
     bool by_step = opts->checkpoint_steps > 0 && applied % opts->checkpoint_steps == 0;
     bool asked = vote->notice == ER_NOTICE_CHECKPOINT || (vote->flags & ER_VOTE_SAVE_DUE);
 
@@ -84,7 +86,7 @@ struct er_policy_todo er_policy_after(const struct er_policy *policy, uint64_t a
     return todo;
 }
 
-void er_policy_begun(struct er_policy *policy, uint64_t step, uint64_t now_us)
+void er_train_policy_begun(struct er_train_policy *policy, uint64_t step, uint64_t now_us)
 {
     policy->flight_step = step;
     policy->owed = false;
@@ -104,8 +106,8 @@ static bool ends_generation(int rc)
     return false;
 }
 
-enum er_after_save er_policy_saved(struct er_policy *policy, uint64_t step, int rc,
-                                   enum er_ending ending, uint64_t now_us)
+enum er_train_after_save er_train_policy_saved(struct er_train_policy *policy, uint64_t step,
+                                               int rc, enum er_train_ending ending, uint64_t now_us)
 {
     if (policy->flight_step != step) /* written at once, not begun before */
         policy->tried_us = now_us;

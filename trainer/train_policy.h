@@ -13,15 +13,15 @@
 /* vote.user[]: the maximum of all ranks. [0]: whose loss is not finite; [1]: 1 while this rank's
  * part of a checkpoint is still being written. */
 
-struct er_policy_opts {
+struct er_train_policy_opts {
     uint64_t total_steps, epoch_steps;
     bool checkpoints; /* there is a directory */
     uint64_t checkpoint_steps, checkpoint_every_us;
     uint32_t failures_max; /* 0: never fatal */
 };
 
-struct er_policy {
-    struct er_policy_opts opts;
+struct er_train_policy {
+    struct er_train_policy_opts opts;
     uint64_t saved_step;  /* newest step that is on disk; 0: none */
     uint64_t flight_step; /* step of the checkpoint that is being written; 0: none */
     bool owed;            /* one was due while another was being written: then, the newest state */
@@ -31,42 +31,43 @@ struct er_policy {
 };
 
 /* `resumed_from`: step of the loaded checkpoint, 0: none. */
-void er_policy_init(struct er_policy *policy, const struct er_policy_opts *opts,
-                    uint64_t resumed_from, uint64_t now_us);
+void er_train_policy_init(struct er_train_policy *policy, const struct er_train_policy_opts *opts,
+                          uint64_t resumed_from, uint64_t now_us);
 
 /* This rank's part of the vote of `step`: notice, flags, loss, weight, and where a loss is not
  * finite. A CHECKPOINT notice that stays in force is asked for once. */
-void er_policy_fill_vote(struct er_policy *policy, struct er_vote *vote, uint64_t step, int rank,
-                         int size, enum er_notice notice, uint64_t now_us);
+void er_train_policy_fill_vote(struct er_train_policy *policy, struct er_vote *vote, uint64_t step,
+                               int rank, int size, enum er_notice notice, uint64_t now_us);
 
 /* `done`: this rank's part of the checkpoint in flight is done; true without one. */
-void er_policy_fill_saving(struct er_vote *vote, bool done);
+void er_train_policy_fill_saving(struct er_vote *vote, bool done);
 
-enum er_verdict {
-    ER_VERDICT_APPLY,
-    ER_VERDICT_REFUSED,   /* not every rank is ready to apply */
-    ER_VERDICT_NONFINITE, /* a loss or gradient */
-    ER_VERDICT_EMPTY      /* no sample counts: there is nothing to divide by */
+enum er_train_verdict {
+    ER_TRAIN_VERDICT_APPLY,
+    ER_TRAIN_VERDICT_REFUSED,   /* not every rank is ready to apply */
+    ER_TRAIN_VERDICT_NONFINITE, /* a loss or gradient */
+    ER_TRAIN_VERDICT_EMPTY      /* no sample counts: there is nothing to divide by */
 };
-enum er_verdict er_policy_judge(const struct er_vote *vote, int size);
+enum er_train_verdict er_train_policy_judge(const struct er_vote *vote, int size);
 /* NONFINITE: the lowest rank whose own loss is not finite, or -1 (a gradient, or the sum). */
-int er_policy_culprit(const struct er_vote *vote, int size);
+int er_train_policy_culprit(const struct er_vote *vote, int size);
 
-enum er_ending { ER_GO_ON, ER_END_DONE, ER_END_STOPPED, ER_END_REJOIN };
-struct er_policy_todo {
+enum er_train_ending { ER_GO_ON, ER_END_DONE, ER_END_STOPPED, ER_END_REJOIN };
+struct er_train_policy_todo {
     bool advance; /* first: all ranks are done with their part of the checkpoint in flight */
     bool save, epoch_end;
-    enum er_ending ending;
+    enum er_train_ending ending;
 };
 /* After step `applied` with its agreed vote. */
-struct er_policy_todo er_policy_after(const struct er_policy *policy, uint64_t applied,
-                                      const struct er_vote *vote);
+struct er_train_policy_todo er_train_policy_after(const struct er_train_policy *policy,
+                                                  uint64_t applied, const struct er_vote *vote);
 
 /* A checkpoint of `step` is on its way. */
-void er_policy_begun(struct er_policy *policy, uint64_t step, uint64_t now_us);
+void er_train_policy_begun(struct er_train_policy *policy, uint64_t step, uint64_t now_us);
 
-enum er_after_save { ER_SAVE_FINE, ER_SAVE_TOLERATED, ER_SAVE_TOO_MANY, ER_SAVE_FATAL };
+enum er_train_after_save { ER_SAVE_FINE, ER_SAVE_TOLERATED, ER_SAVE_TOO_MANY, ER_SAVE_FATAL };
 /* A checkpoint of `step` ended with `rc`. FATAL: the generation is over (peer lost, superseded
  * ...), or the run ends here and its state is not saved. */
-enum er_after_save er_policy_saved(struct er_policy *policy, uint64_t step, int rc,
-                                   enum er_ending ending, uint64_t now_us);
+enum er_train_after_save er_train_policy_saved(struct er_train_policy *policy, uint64_t step,
+                                               int rc, enum er_train_ending ending,
+                                               uint64_t now_us);

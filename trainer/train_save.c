@@ -65,10 +65,10 @@ static void take_events(struct er_train *train)
 
 /* The checkpoint of `step` is over, with `rc`. */
 static int conclude(struct er_train *train, uint64_t step, int rc, const struct er_error *why,
-                    enum er_ending ending, struct er_error *err)
+                    enum er_train_ending ending, struct er_error *err)
 {
     take_events(train);
-    switch (er_policy_saved(&train->policy, step, rc, ending, er_now_us())) {
+    switch (er_train_policy_saved(&train->policy, step, rc, ending, er_now_us())) {
     case ER_SAVE_FINE:
         return 0;
     case ER_SAVE_TOLERATED:
@@ -93,7 +93,7 @@ int er_train_save_advance(struct er_train *train, struct er_error *err)
 }
 
 /* At the end, and for those who wait: what is in flight first, then this one, to the disk. */
-static int save_now(struct er_train *train, const struct er_meta *meta, enum er_ending ending,
+static int save_now(struct er_train *train, const struct er_meta *meta, enum er_train_ending ending,
                     struct er_error *err)
 {
     struct er_error why = ER_ERROR_INIT;
@@ -121,11 +121,11 @@ static int begin(struct er_train *train, const struct er_meta *meta, struct er_e
     }
     if (rc < 0)
         return conclude(train, train->applied, rc, &why, ER_GO_ON, err);
-    er_policy_begun(&train->policy, train->applied, er_now_us());
+    er_train_policy_begun(&train->policy, train->applied, er_now_us());
     return 0;
 }
 
-int er_train_save(struct er_train *train, enum er_ending ending, struct er_error *err)
+int er_train_save(struct er_train *train, enum er_train_ending ending, struct er_error *err)
 {
     const struct er_meta meta = describe(train);
     int rc;

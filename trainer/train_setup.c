@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,8 @@
 #include "base/clock.h"
 #include "base/field.h"
 #include "base/parse.h"
+#include "ckpt/folder.h"
+#include "ckpt/slices.h"
 #include "trainer/sync.h"
 #include "trainer/train_internal.h"
 
@@ -205,14 +208,15 @@ static int begin_from(struct er_train *train, const struct er_meta *meta, const 
                       struct er_error *err)
 {
     const char *dir = train->opts->checkpoint_dir;
-    char path[4096], list[SKIPPED_MAX_BYTES + 3] = "";
+    char path[PATH_MAX], list[SKIPPED_MAX_BYTES + 3] = "";
     int rc = check_plan(train, meta, err);
 
+    if (rc == 0)
+        rc = er_ckpt_step_path(dir ? dir : er_world(train->ctx)->checkpoint_dir, meta->applied,
+                               path, err);
     if (rc < 0)
         return rc;
     train->applied = train->result.resumed_from = meta->applied;
-    snprintf(path, sizeof(path), "%s/step-%012" PRIu64,
-             dir ? dir : er_world(train->ctx)->checkpoint_dir, meta->applied);
     if (skipped[0])
         snprintf(list, sizeof(list), "[%s]", skipped);
     er_train_tell(train, ER_TRAIN_RESUMED, meta->applied, path);
@@ -237,14 +241,6 @@ static int load_newest(struct er_train *train, struct er_error *err)
     return rc;
 }
 
-static size_t slice_bytes(const struct er_slice *slice)
-{
-    static const size_t sizes[] = {
-        [ER_CKPT_F32] = 4, [ER_CKPT_F64] = 8, [ER_CKPT_I64] = 8, [ER_CKPT_U8] = 1};
-
-    return (size_t)slice->count * sizes[slice->dtype];
-}
-
 /* A fresh start: everybody begins with rank 0's replicated state. Slices of one rank's own are left
  * as the program initialised them. */
 static int share_state(struct er_train *train, struct er_error *err)
@@ -260,7 +256,8 @@ static int share_state(struct er_train *train, struct er_error *err)
         const struct er_slice *slice = &train->state[i];
 
         if (slice->replicated)
-            parts[n++] = (struct er_sync_part){slice->name, slice->data, slice_bytes(slice)};
+            parts[n++] = (struct er_sync_part){
+                slice->name, slice->data, (size_t)slice->count * er_ckpt_dtype_size(slice->dtype)};
     }
     rc = er_sync_parts(train->comm, parts, n, err);
     return rc < 0 ? er_error_wrap(err, rc, "initial state") : 0;
@@ -268,7 +265,7 @@ static int share_state(struct er_train *train, struct er_error *err)
 
 int er_train_restore(struct er_train *train, struct er_error *err)
 {
-    const struct er_policy_opts policy = {
+    const struct er_train_policy_opts policy = {
         .total_steps = train->total_steps,
         .epoch_steps = train->epoch_steps,
         .checkpoints = train->ckpt != NULL,
@@ -285,6 +282,6 @@ int er_train_restore(struct er_train *train, struct er_error *err)
     if (train->ckpt) /* without memory for the copy each checkpoint fails, and says so */
         (void)er_ckpt_reserve(train->ckpt, train->state, train->state_n, NULL);
     train->line_us = er_now_us();
-    er_policy_init(&train->policy, &policy, train->applied, train->line_us);
+    er_train_policy_init(&train->policy, &policy, train->applied, train->line_us);
     return 0;
 }

@@ -10,14 +10,14 @@
 #define TOTAL 100
 #define EPOCH 20
 
-static struct er_policy make(struct er_policy_opts opts)
+static struct er_train_policy make(struct er_train_policy_opts opts)
 {
-    struct er_policy policy;
+    struct er_train_policy policy;
 
     opts.total_steps = TOTAL;
     opts.epoch_steps = EPOCH;
     opts.checkpoints = true;
-    er_policy_init(&policy, &opts, 0, 1000);
+    er_train_policy_init(&policy, &opts, 0, 1000);
     return policy;
 }
 
@@ -30,11 +30,11 @@ Test(train_policy, a_step_is_applied_only_when_every_rank_is_ready)
 {
     struct er_vote vote = good_vote();
 
-    cr_expect_eq(er_policy_judge(&vote, 4), ER_VERDICT_APPLY);
+    cr_expect_eq(er_train_policy_judge(&vote, 4), ER_TRAIN_VERDICT_APPLY);
     vote.ok = 3;
-    cr_expect_eq(er_policy_judge(&vote, 4), ER_VERDICT_REFUSED);
+    cr_expect_eq(er_train_policy_judge(&vote, 4), ER_TRAIN_VERDICT_REFUSED);
     vote.ok = 5;
-    cr_expect_eq(er_policy_judge(&vote, 4), ER_VERDICT_REFUSED);
+    cr_expect_eq(er_train_policy_judge(&vote, 4), ER_TRAIN_VERDICT_REFUSED);
 }
 
 Test(train_policy, a_step_without_finite_numbers_is_not_applied)
@@ -42,45 +42,45 @@ Test(train_policy, a_step_without_finite_numbers_is_not_applied)
     struct er_vote vote = good_vote();
 
     vote.loss = NAN;
-    cr_expect_eq(er_policy_judge(&vote, 4), ER_VERDICT_NONFINITE);
+    cr_expect_eq(er_train_policy_judge(&vote, 4), ER_TRAIN_VERDICT_NONFINITE);
     vote.loss = INFINITY;
-    cr_expect_eq(er_policy_judge(&vote, 4), ER_VERDICT_NONFINITE);
+    cr_expect_eq(er_train_policy_judge(&vote, 4), ER_TRAIN_VERDICT_NONFINITE);
     vote = good_vote();
     vote.nonfinite = 1;
-    cr_expect_eq(er_policy_judge(&vote, 4), ER_VERDICT_NONFINITE);
+    cr_expect_eq(er_train_policy_judge(&vote, 4), ER_TRAIN_VERDICT_NONFINITE);
     vote = good_vote();
     vote.weight = NAN;
-    cr_expect_eq(er_policy_judge(&vote, 4), ER_VERDICT_NONFINITE);
+    cr_expect_eq(er_train_policy_judge(&vote, 4), ER_TRAIN_VERDICT_NONFINITE);
     vote.weight = 0;
-    cr_expect_eq(er_policy_judge(&vote, 4), ER_VERDICT_EMPTY);
+    cr_expect_eq(er_train_policy_judge(&vote, 4), ER_TRAIN_VERDICT_EMPTY);
 }
 
 Test(train_policy, the_lowest_rank_with_a_bad_loss_is_named)
 {
-    struct er_policy policy = make((struct er_policy_opts){0});
+    struct er_train_policy policy = make((struct er_train_policy_opts){0});
     uint64_t agreed = 0;
     struct er_vote result = good_vote();
 
     for (int rank = 0; rank < 4; rank++) {
         struct er_vote vote = {.loss = rank == 1 || rank == 3 ? NAN : 1.0, .weight = 1};
 
-        er_policy_fill_vote(&policy, &vote, 7, rank, 4, ER_NOTICE_NONE, 2000);
+        er_train_policy_fill_vote(&policy, &vote, 7, rank, 4, ER_NOTICE_NONE, 2000);
         cr_expect_eq(vote.step, 7);
         agreed = vote.user[0] > agreed ? vote.user[0] : agreed;
     }
     result.user[0] = agreed;
-    cr_expect_eq(er_policy_culprit(&result, 4), 1);
+    cr_expect_eq(er_train_policy_culprit(&result, 4), 1);
     result.user[0] = 0;
-    cr_expect_eq(er_policy_culprit(&result, 4), -1);
+    cr_expect_eq(er_train_policy_culprit(&result, 4), -1);
 }
 
 Test(train_policy, checkpoints_by_steps_and_at_the_end)
 {
-    struct er_policy policy = make((struct er_policy_opts){.checkpoint_steps = 30});
+    struct er_train_policy policy = make((struct er_train_policy_opts){.checkpoint_steps = 30});
     struct er_vote vote = good_vote();
 
     for (uint64_t step = 1; step <= TOTAL; step++) {
-        struct er_policy_todo todo = er_policy_after(&policy, step, &vote);
+        struct er_train_policy_todo todo = er_train_policy_after(&policy, step, &vote);
 
         cr_expect_eq(todo.save, step % 30 == 0 || step == TOTAL, "step %lu", step);
         cr_expect_eq(todo.epoch_end, step % EPOCH == 0, "step %lu", step);
@@ -90,72 +90,73 @@ Test(train_policy, checkpoints_by_steps_and_at_the_end)
 
 Test(train_policy, one_checkpoint_in_flight_and_the_next_is_owed)
 {
-    struct er_policy policy = make((struct er_policy_opts){.checkpoint_steps = 10});
+    struct er_train_policy policy = make((struct er_train_policy_opts){.checkpoint_steps = 10});
     struct er_vote vote = good_vote();
 
-    cr_expect(er_policy_after(&policy, 10, &vote).save);
-    er_policy_begun(&policy, 10, 1000);
-    er_policy_fill_saving(&vote, false);
-    cr_expect_not(er_policy_after(&policy, 11, &vote).advance, "a rank is not done yet");
-    cr_expect(er_policy_after(&policy, 20, &vote).save);
+    cr_expect(er_train_policy_after(&policy, 10, &vote).save);
+    er_train_policy_begun(&policy, 10, 1000);
+    er_train_policy_fill_saving(&vote, false);
+    cr_expect_not(er_train_policy_after(&policy, 11, &vote).advance, "a rank is not done yet");
+    cr_expect(er_train_policy_after(&policy, 20, &vote).save);
     policy.owed = true; /* what the loop notes when it finds the one in flight */
-    er_policy_fill_saving(&vote, true);
-    cr_expect(er_policy_after(&policy, 21, &vote).advance);
-    cr_expect_eq(er_policy_saved(&policy, 10, 0, ER_GO_ON, 2000), ER_SAVE_FINE);
+    er_train_policy_fill_saving(&vote, true);
+    cr_expect(er_train_policy_after(&policy, 21, &vote).advance);
+    cr_expect_eq(er_train_policy_saved(&policy, 10, 0, ER_GO_ON, 2000), ER_SAVE_FINE);
     cr_expect_eq(policy.saved_step, 10);
-    cr_expect_not(er_policy_after(&policy, 22, &vote).advance, "none in flight");
-    cr_expect(er_policy_after(&policy, 22, &vote).save, "the newest state, not that of step 20");
-    er_policy_begun(&policy, 22, 3000);
-    cr_expect_not(er_policy_after(&policy, 23, &vote).save);
+    cr_expect_not(er_train_policy_after(&policy, 22, &vote).advance, "none in flight");
+    cr_expect(er_train_policy_after(&policy, 22, &vote).save,
+              "the newest state, not that of step 20");
+    er_train_policy_begun(&policy, 22, 3000);
+    cr_expect_not(er_train_policy_after(&policy, 23, &vote).save);
     cr_expect_eq(policy.tried_us, 3000);
 }
 
 Test(train_policy, nothing_is_saved_without_a_directory)
 {
-    struct er_policy policy = make((struct er_policy_opts){.checkpoint_steps = 1});
+    struct er_train_policy policy = make((struct er_train_policy_opts){.checkpoint_steps = 1});
     struct er_vote vote = good_vote();
 
     policy.opts.checkpoints = false;
     vote.notice = ER_NOTICE_STOP;
-    cr_expect_not(er_policy_after(&policy, 5, &vote).save);
-    cr_expect_eq(er_policy_after(&policy, 5, &vote).ending, ER_END_STOPPED);
+    cr_expect_not(er_train_policy_after(&policy, 5, &vote).save);
+    cr_expect_eq(er_train_policy_after(&policy, 5, &vote).ending, ER_END_STOPPED);
 }
 
 Test(train_policy, only_rank_0_reads_the_clock_and_all_obey_the_vote)
 {
-    struct er_policy policy = make((struct er_policy_opts){.checkpoint_every_us = 500});
+    struct er_train_policy policy = make((struct er_train_policy_opts){.checkpoint_every_us = 500});
     struct er_vote early = good_vote(), due = good_vote(), other = good_vote();
 
-    er_policy_fill_vote(&policy, &early, 1, 0, 4, ER_NOTICE_NONE, 1499);
+    er_train_policy_fill_vote(&policy, &early, 1, 0, 4, ER_NOTICE_NONE, 1499);
     cr_expect_eq(early.flags, 0);
-    er_policy_fill_vote(&policy, &due, 1, 0, 4, ER_NOTICE_NONE, 1500);
+    er_train_policy_fill_vote(&policy, &due, 1, 0, 4, ER_NOTICE_NONE, 1500);
     cr_expect_eq(due.flags, ER_VOTE_SAVE_DUE);
-    er_policy_fill_vote(&policy, &other, 1, 1, 4, ER_NOTICE_NONE, 9999);
+    er_train_policy_fill_vote(&policy, &other, 1, 1, 4, ER_NOTICE_NONE, 9999);
     cr_expect_eq(other.flags, 0);
-    cr_expect_not(er_policy_after(&policy, 1, &early).save);
-    cr_expect(er_policy_after(&policy, 1, &due).save);
+    cr_expect_not(er_train_policy_after(&policy, 1, &early).save);
+    cr_expect(er_train_policy_after(&policy, 1, &due).save);
 }
 
 Test(train_policy, time_starts_over_after_each_attempt)
 {
-    struct er_policy policy = make((struct er_policy_opts){.checkpoint_every_us = 500});
+    struct er_train_policy policy = make((struct er_train_policy_opts){.checkpoint_every_us = 500});
     struct er_vote vote = good_vote();
 
-    cr_expect_eq(er_policy_saved(&policy, 3, -ENOSPC, ER_GO_ON, 2000), ER_SAVE_TOLERATED);
-    er_policy_fill_vote(&policy, &vote, 4, 0, 4, ER_NOTICE_NONE, 2499);
+    cr_expect_eq(er_train_policy_saved(&policy, 3, -ENOSPC, ER_GO_ON, 2000), ER_SAVE_TOLERATED);
+    er_train_policy_fill_vote(&policy, &vote, 4, 0, 4, ER_NOTICE_NONE, 2499);
     cr_expect_eq(vote.flags, 0);
-    er_policy_fill_vote(&policy, &vote, 4, 0, 4, ER_NOTICE_NONE, 2500);
+    er_train_policy_fill_vote(&policy, &vote, 4, 0, 4, ER_NOTICE_NONE, 2500);
     cr_expect_eq(vote.flags, ER_VOTE_SAVE_DUE);
 }
 
 Test(train_policy, a_step_is_saved_once)
 {
-    struct er_policy policy = make((struct er_policy_opts){.checkpoint_steps = 10});
+    struct er_train_policy policy = make((struct er_train_policy_opts){.checkpoint_steps = 10});
     struct er_vote vote = good_vote();
 
-    cr_expect(er_policy_after(&policy, 10, &vote).save);
-    cr_expect_eq(er_policy_saved(&policy, 10, 0, ER_GO_ON, 2000), ER_SAVE_FINE);
-    cr_expect_not(er_policy_after(&policy, 10, &vote).save);
+    cr_expect(er_train_policy_after(&policy, 10, &vote).save);
+    cr_expect_eq(er_train_policy_saved(&policy, 10, 0, ER_GO_ON, 2000), ER_SAVE_FINE);
+    cr_expect_not(er_train_policy_after(&policy, 10, &vote).save);
 }
 
 Test(train_policy, each_notice_has_its_own_end)
@@ -163,20 +164,20 @@ Test(train_policy, each_notice_has_its_own_end)
     static const struct {
         enum er_notice notice;
         bool save;
-        enum er_ending ending;
+        enum er_train_ending ending;
     } cases[] = {
         {ER_NOTICE_NONE, false, ER_GO_ON},       {ER_NOTICE_CHECKPOINT, true, ER_GO_ON},
         {ER_NOTICE_REJOIN, true, ER_END_REJOIN}, {ER_NOTICE_DRAIN, true, ER_END_STOPPED},
         {ER_NOTICE_STOP, true, ER_END_STOPPED},
     };
-    struct er_policy policy = make((struct er_policy_opts){0});
+    struct er_train_policy policy = make((struct er_train_policy_opts){0});
 
     for (size_t i = 0; i < ER_ARRAY_N(cases); i++) {
         struct er_vote vote = good_vote();
-        struct er_policy_todo todo;
+        struct er_train_policy_todo todo;
 
         vote.notice = cases[i].notice;
-        todo = er_policy_after(&policy, EPOCH, &vote);
+        todo = er_train_policy_after(&policy, EPOCH, &vote);
         cr_expect_eq(todo.save, cases[i].save, "notice %u", vote.notice);
         cr_expect_eq(todo.ending, cases[i].ending, "notice %u", vote.notice);
         cr_expect_eq(todo.epoch_end, cases[i].ending == ER_GO_ON, "notice %u", vote.notice);
@@ -185,12 +186,12 @@ Test(train_policy, each_notice_has_its_own_end)
 
 Test(train_policy, a_notice_at_the_last_step_changes_nothing)
 {
-    struct er_policy policy = make((struct er_policy_opts){0});
+    struct er_train_policy policy = make((struct er_train_policy_opts){0});
     struct er_vote vote = good_vote();
-    struct er_policy_todo todo;
+    struct er_train_policy_todo todo;
 
     vote.notice = ER_NOTICE_STOP;
-    todo = er_policy_after(&policy, TOTAL, &vote);
+    todo = er_train_policy_after(&policy, TOTAL, &vote);
     cr_expect_eq(todo.ending, ER_END_DONE);
     cr_expect(todo.epoch_end);
 }
@@ -202,35 +203,35 @@ Test(train_policy, a_request_that_stays_is_asked_for_once)
                                           ER_NOTICE_DRAIN,      ER_NOTICE_DRAIN};
     static const enum er_notice voted[] = {ER_NOTICE_CHECKPOINT, ER_NOTICE_NONE,  ER_NOTICE_NONE,
                                            ER_NOTICE_CHECKPOINT, ER_NOTICE_DRAIN, ER_NOTICE_DRAIN};
-    struct er_policy policy = make((struct er_policy_opts){0});
+    struct er_train_policy policy = make((struct er_train_policy_opts){0});
 
     for (size_t i = 0; i < ER_ARRAY_N(seen); i++) {
         struct er_vote vote = {.weight = 1};
 
-        er_policy_fill_vote(&policy, &vote, i + 1, 0, 4, seen[i], 2000);
+        er_train_policy_fill_vote(&policy, &vote, i + 1, 0, 4, seen[i], 2000);
         cr_expect_eq(vote.notice, voted[i], "vote %zu", i);
     }
 }
 
 Test(train_policy, failures_in_a_row_become_fatal_at_the_limit)
 {
-    struct er_policy policy = make((struct er_policy_opts){.failures_max = 2});
-    struct er_policy patient = make((struct er_policy_opts){0});
+    struct er_train_policy policy = make((struct er_train_policy_opts){.failures_max = 2});
+    struct er_train_policy patient = make((struct er_train_policy_opts){0});
 
-    cr_expect_eq(er_policy_saved(&policy, 1, -ENOSPC, ER_GO_ON, 0), ER_SAVE_TOLERATED);
-    cr_expect_eq(er_policy_saved(&policy, 2, 0, ER_GO_ON, 0), ER_SAVE_FINE);
-    cr_expect_eq(er_policy_saved(&policy, 3, -ENOSPC, ER_GO_ON, 0), ER_SAVE_TOLERATED);
-    cr_expect_eq(er_policy_saved(&policy, 4, -EIO, ER_GO_ON, 0), ER_SAVE_TOO_MANY);
+    cr_expect_eq(er_train_policy_saved(&policy, 1, -ENOSPC, ER_GO_ON, 0), ER_SAVE_TOLERATED);
+    cr_expect_eq(er_train_policy_saved(&policy, 2, 0, ER_GO_ON, 0), ER_SAVE_FINE);
+    cr_expect_eq(er_train_policy_saved(&policy, 3, -ENOSPC, ER_GO_ON, 0), ER_SAVE_TOLERATED);
+    cr_expect_eq(er_train_policy_saved(&policy, 4, -EIO, ER_GO_ON, 0), ER_SAVE_TOO_MANY);
     for (uint64_t i = 0; i < 50; i++)
-        cr_expect_eq(er_policy_saved(&patient, i, -EIO, ER_END_DONE, 0), ER_SAVE_TOLERATED);
+        cr_expect_eq(er_train_policy_saved(&patient, i, -EIO, ER_END_DONE, 0), ER_SAVE_TOLERATED);
 }
 
 Test(train_policy, a_lost_generation_is_not_a_failed_write)
 {
     static const int codes[] = {ER_E_PEER_LOST, ER_E_ABORTED, ER_E_STALE, ER_E_MISMATCH};
-    struct er_policy policy = make((struct er_policy_opts){0});
+    struct er_train_policy policy = make((struct er_train_policy_opts){0});
 
     for (size_t i = 0; i < ER_ARRAY_N(codes); i++)
-        cr_expect_eq(er_policy_saved(&policy, 1, codes[i], ER_GO_ON, 0), ER_SAVE_FATAL);
-    cr_expect_eq(er_policy_saved(&policy, 1, -ENOSPC, ER_END_STOPPED, 0), ER_SAVE_FATAL);
+        cr_expect_eq(er_train_policy_saved(&policy, 1, codes[i], ER_GO_ON, 0), ER_SAVE_FATAL);
+    cr_expect_eq(er_train_policy_saved(&policy, 1, -ENOSPC, ER_END_STOPPED, 0), ER_SAVE_FATAL);
 }
