@@ -25,15 +25,16 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/ctlclient.h"
 #include "base/file.h"
 #include "base/parse.h"
 #include "base/rand.h"
-#include "runtime/ctlclient.h"
 
 #define ACCURACY_MIN  0.87
 #define KILL_FIRST    0.40 /* of the run */
 #define KILL_LAST     0.60
 #define POLL_US       2000
+#define ASK_LIMIT_US  (5 * ER_US_PER_S)
 #define TIME_LIMIT_US (10 * 60 * ER_US_PER_S)
 #define EVENTS_MAX    (64u << 20)
 #define WORKERS       2
@@ -139,7 +140,7 @@ static bool connect_agent(struct demo *demo)
     size_t n = er_statedir_bases(bases);
     for (size_t i = 0; i < n && demo->agent.fd < 0; i++) {
         snprintf(path, sizeof(path), "%s/%s/agent.sock", bases[i], demo->job);
-        (void)er_ctl_client_open(&demo->agent, path, NULL);
+        (void)er_ctl_client_open(&demo->agent, path, ASK_LIMIT_US, NULL);
     }
     return demo->agent.fd >= 0;
 }
@@ -150,7 +151,7 @@ static json_t *ask_status(struct demo *demo)
     struct er_ctl_msg request = {.type = ER_CTL_STATUS}, reply;
     if (demo->agent.fd < 0 && !connect_agent(demo))
         return NULL;
-    if (er_ctl_client_call(&demo->agent, &request, 5 * ER_US_PER_S, &reply, NULL) < 0) {
+    if (er_ctl_client_call(&demo->agent, &request, ASK_LIMIT_US, &reply, NULL) < 0) {
         er_ctl_client_close(&demo->agent);
         return NULL;
     }

@@ -10,12 +10,13 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/ctlclient.h"
 #include "base/parse.h"
-#include "runtime/ctlclient.h"
 #include "runtime/localkv.h"
 #include "runtime/runtime_internal.h"
 
-/* How long an agent may take to answer a request that does not wait for anything. */
+/* How long an agent may take to answer a request that does not wait for anything; connecting and
+ * the first answer together. */
 #define ANSWER_TIMEOUT_US (10 * ER_US_PER_S)
 /* Strings of WORLD, in order. */
 enum { TEXT_JOB, TEXT_RUN, TEXT_NODE_ID, TEXT_CHECKPOINT_DIR, TEXT_COUNT };
@@ -107,13 +108,15 @@ static int read_world(struct er_ctx *ctx, const struct er_ctl_msg *msg, struct e
 
 static int join_agent(struct er_ctx *ctx, const char *path, struct er_error *err)
 {
-    int rc = er_ctl_client_open(&ctx->client, path, err);
+    uint64_t deadline_us = er_deadline_in(er_now_us(), ANSWER_TIMEOUT_US);
+    int rc = er_ctl_client_open(&ctx->client, path, ANSWER_TIMEOUT_US, err);
     if (rc < 0)
         return rc;
+    uint64_t now_us = er_now_us(), left_us = deadline_us > now_us ? deadline_us - now_us : 0;
     struct er_ctl_msg hello = {.type = ER_CTL_HELLO}, reply;
     er_ctl_num(&hello, ER_CTL_PROTOCOL);
     er_ctl_num(&hello, (uint64_t)getpid());
-    rc = er_ctl_client_call(&ctx->client, &hello, ANSWER_TIMEOUT_US, &reply, err);
+    rc = er_ctl_client_call(&ctx->client, &hello, left_us, &reply, err);
     if (rc < 0)
         return rc;
     if (reply.status != 0 || reply.type != ER_CTL_WORLD)
