@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "trainer/bucket.h"
+#include "trainer/optim.h"
 #include "trainer/sync.h"
 
 /* Our operations in flight: well below the communicator's ring, whose handles are reused. A bucket
@@ -19,7 +20,7 @@ struct er_ddp {
     struct er_bucket_plan plan;
     char *layout;
     uint64_t order_hash;
-    bool accumulate, count_nonfinite;
+    bool accumulate, count_nonfinite, norm2;
 
     /* This step. Buckets [0, done) are reduced, [done, begun) are under way. */
     size_t begun, done;
@@ -82,6 +83,7 @@ int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct er_span 
     opts = opts ? opts : &defaults;
     ddp->comm = comm;
     ddp->count_nonfinite = opts->count_nonfinite;
+    ddp->norm2 = opts->norm2;
     rc = allocate_plan(&ddp->plan, n, err);
     if (rc < 0)
         return rc;
@@ -230,6 +232,22 @@ static void start_over(struct er_ddp *ddp)
     ddp->misuse.code = 0;
 }
 
+/* This rank's part of the squared norm: of each bucket, the rank's share of its elements. */
+static double norm2_part(const struct er_ddp *ddp)
+{
+    size_t rank = (size_t)er_comm_rank(ddp->comm), size = (size_t)er_comm_size(ddp->comm);
+    double sum = 0;
+
+    for (size_t b = 0; b < ddp->plan.buckets_n; b++) {
+        const struct er_bucket *bucket = &ddp->plan.buckets[b];
+        size_t share = bucket->count / size, rest = bucket->count % size;
+        size_t first = share * rank + (rank < rest ? rank : rest);
+
+        sum += er_optim_norm2(bucket->ptr + first, share + (rank < rest));
+    }
+    return sum;
+}
+
 /* A rank that refuses the step still votes: the others learn it within the step. */
 static int hold_vote(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err)
 {
@@ -240,6 +258,8 @@ static int hold_vote(struct er_ddp *ddp, struct er_vote *vote, struct er_error *
     vote->ok = misuse.code == 0;
     vote->order_hash = ddp->order_hash;
     vote->nonfinite += ddp->nonfinite;
+    if (ddp->norm2)
+        vote->norm2 += norm2_part(ddp);
     start_over(ddp);
     rc = er_vote(ddp->comm, vote, err);
     if (rc < 0)

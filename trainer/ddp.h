@@ -31,6 +31,8 @@ struct er_ddp_opts {
     size_t bucket_bytes;       /* 0: 25 MiB */
     bool count_nonfinite; /* adds this rank's non-finite gradient elements to the vote: one more
                              pass over the gradients */
+    bool norm2; /* adds the squared norm of the reduced gradients to the vote: each rank takes its
+                   part of every bucket, so the pass is divided and all ranks agree on the sum */
 };
 
 struct er_ddp; /* opaque */

@@ -38,9 +38,23 @@ static double cosine(const struct er_schedule *s, uint64_t step)
     return s->lr_end + 0.5 * (s->lr - s->lr_end) * (1.0 + cos_pi(x));
 }
 
+static double step_wise(const struct er_schedule *s, uint64_t step)
+{
+    uint64_t n = step > s->warmup_steps ? (step - 1 - s->warmup_steps) / s->every_steps : 0;
+    double rate = s->lr, factor = s->factor;
+
+    for (; n > 0; n >>= 1) {
+        if (n & 1)
+            rate *= factor;
+        factor *= factor;
+    }
+    return rate;
+}
+
 static const rate_fn rates[ER_SCHEDULE_COUNT] = {
     [ER_SCHEDULE_CONSTANT] = constant,
     [ER_SCHEDULE_COSINE] = cosine,
+    [ER_SCHEDULE_STEP] = step_wise,
 };
 
 int er_schedule_check(const struct er_schedule *s, struct er_error *err)
@@ -52,6 +66,11 @@ int er_schedule_check(const struct er_schedule *s, struct er_error *err)
         return er_error_set(err, -EINVAL, "learning rate: warm-up of %llu steps in a run of %llu",
                             (unsigned long long)s->warmup_steps,
                             (unsigned long long)s->total_steps);
+    if (s->kind == ER_SCHEDULE_STEP && (s->every_steps == 0 || !(s->factor >= 0 && s->factor <= 1)))
+        return er_error_set(err, -EINVAL,
+                            "learning rate: times %g every %llu steps, expected 0 to 1, and 1 or "
+                            "more steps",
+                            s->factor, (unsigned long long)s->every_steps);
     return 0;
 }
 

@@ -174,6 +174,11 @@ int er_vote(struct er_comm *comm, struct er_vote *inout, struct er_error *err)
     return 0;
 }
 
+void er_fake_be(struct er_comm *comm, int rank)
+{
+    comm->rank = rank;
+}
+
 int er_comm_rank(const struct er_comm *comm)
 {
     return comm->rank;

@@ -22,6 +22,8 @@ struct er_fake_call {
 
 /* `rank` in a world of `size`. The communicator is the caller's until er_comm_abort(). */
 struct er_comm *er_fake_comm_new(int rank, int size);
+/* From now on it is this rank's. */
+void er_fake_be(struct er_comm *comm, int rank);
 /* Begun so far, oldest first. */
 size_t er_fake_calls(const struct er_comm *comm, const struct er_fake_call **ret);
 /* The oldest operation that is under way completes; false when there is none. */

@@ -262,6 +262,29 @@ Test(ddp, hundreds_of_buckets_are_fine)
     er_comm_abort(comm);
 }
 
+/* Three ranks of the same gradients: the parts that they vote add up to the norm of the whole. */
+Test(ddp, ranks_divide_the_norm_of_the_reduced_gradients)
+{
+    double parts = 0, whole = 0;
+
+    for (int rank = 0; rank < SIZE; rank++) {
+        struct er_vote vote = {.step = 1, .weight = 2};
+        struct er_error err = ER_ERROR_INIT;
+        struct fixture f;
+
+        set_up(&f, (struct er_ddp_opts){.norm2 = true});
+        er_fake_be(f.comm, rank);
+        cr_assert_eq(er_ddp_finish(f.ddp, &vote, &err), 0, "%s", err.text);
+        parts += vote.norm2; /* the double leaves it as this rank gave it */
+        whole = 0;
+        for (size_t i = 0; i < SPAN_N * EACH; i++)
+            whole += (double)f.memory[i] * (double)f.memory[i];
+        tear_down(&f);
+    }
+    cr_assert_gt(whole, 0);
+    cr_assert_float_eq(parts, whole, 1e-9 * whole);
+}
+
 Test(ddp, layout_names_buckets_in_order_of_departure)
 {
     struct fixture f;

@@ -22,13 +22,15 @@ static void reference_step(const struct er_optim *o, double *p, double *m, doubl
     double b1 = (double)o->beta1, b2 = (double)o->beta2;
 
     if (o->kind == ER_OPTIM_SGD) {
-        *m = (double)o->momentum * *m + grad + (double)o->weight_decay * *p;
-        *p -= lr * *m;
+        grad += (double)o->weight_decay * *p;
+        *m = (double)o->momentum * *m + grad;
+        *p -= lr * (o->nesterov ? grad + (double)o->momentum * *m : *m);
         return;
     }
+    grad += o->kind == ER_OPTIM_ADAM ? (double)o->weight_decay * *p : 0;
     *m = b1 * *m + (1 - b1) * grad;
     *v = b2 * *v + (1 - b2) * grad * grad;
-    *p -= lr * (double)o->weight_decay * *p;
+    *p -= o->kind == ER_OPTIM_ADAM ? 0 : lr * (double)o->weight_decay * *p;
     *p -= lr * (*m / (1 - pow(b1, step))) / (sqrt(*v / (1 - pow(b2, step))) + (double)o->eps);
 }
 
@@ -67,6 +69,9 @@ Test(optim, sgd_equals_its_reference)
     compare(&o);
     o.weight_decay = 0.05f;
     compare(&o);
+    o.nesterov = true;
+    compare(&o);
+    o.nesterov = false;
     o.momentum = 0;
     compare(&o);
 }
@@ -80,11 +85,45 @@ Test(optim, adamw_equals_its_reference)
     compare(&o);
 }
 
+Test(optim, adam_equals_its_reference)
+{
+    struct er_optim o = er_optim_adam();
+
+    compare(&o);
+    o.weight_decay = 0.05f;
+    compare(&o);
+}
+
+/* However gradients are divided over ranks, the sum of the parts' norms clips as the whole does. */
+Test(optim, clipping_is_right_for_divided_gradients)
+{
+    float grad[N];
+    double whole = 0, parts, max_norm = 0.25, weight = 8;
+    struct er_rand r;
+
+    er_rand_init(&r, 5);
+    for (int i = 0; i < N; i++) {
+        grad[i] = uniform(&r);
+        whole += (double)grad[i] * (double)grad[i];
+    }
+    for (size_t ranks = 1; ranks <= 5; ranks++) {
+        parts = 0;
+        for (size_t rank = 0; rank < ranks; rank++)
+            parts +=
+                er_optim_norm2(grad + N * rank / ranks, N * (rank + 1) / ranks - N * rank / ranks);
+        cr_assert_float_eq(parts, whole, 1e-12 * whole);
+        /* the norm of the mean gradient is what it may be */
+        cr_assert_float_eq(er_optim_clip(parts, weight, max_norm) * sqrt(whole), max_norm, 1e-5);
+    }
+    cr_assert_eq(er_optim_clip(whole, weight, 1e6), 1 / weight);
+    cr_assert_eq(er_optim_clip(whole, weight, 0), 1 / weight);
+}
+
 Test(optim, any_split_of_the_range_gives_the_same_bits)
 {
-    const struct er_optim kinds[] = {er_optim_sgd(), er_optim_adamw()};
+    const struct er_optim kinds[] = {er_optim_sgd(), er_optim_adamw(), er_optim_adam()};
 
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < 3; k++) {
         float whole[4][N], parts[4][N];
         struct er_rand r;
 
@@ -109,9 +148,9 @@ Test(optim, any_split_of_the_range_gives_the_same_bits)
 
 Test(optim, zero_padding_stays_zero)
 {
-    const struct er_optim kinds[] = {er_optim_sgd(), er_optim_adamw()};
+    const struct er_optim kinds[] = {er_optim_sgd(), er_optim_adamw(), er_optim_adam()};
 
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < 3; k++) {
         float zero[4][16] = {0}, want[4][16] = {0};
 
         for (uint64_t step = 1; step < 10; step++)
@@ -140,6 +179,11 @@ Test(optim, wrong_settings_are_named)
     o.momentum = NAN;
     cr_assert_eq(er_optim_check(&o, &err), -EINVAL);
     cr_assert_not_null(strstr(err.text, "momentum"));
+    o = er_optim_sgd();
+    o.nesterov = true;
+    cr_assert_eq(er_optim_check(&o, &err), 0);
+    o.momentum = 0;
+    cr_assert_eq(er_optim_check(&o, &err), -EINVAL);
     o = er_optim_sgd();
     o.kind = ER_OPTIM_COUNT;
     cr_assert_eq(er_optim_check(&o, &err), -EINVAL);
@@ -173,6 +217,24 @@ Test(schedule, cosine_falls_from_lr_to_lr_end)
         cr_assert_float_eq(er_schedule_lr(&s, step), want, 2e-15, "step %d", (int)step);
     }
     cr_assert_eq(er_schedule_lr(&s, 5000), 0.1);
+}
+
+Test(schedule, steps_fall_by_a_factor_after_the_warm_up)
+{
+    struct er_schedule s = {
+        .kind = ER_SCHEDULE_STEP, .lr = 1.0, .warmup_steps = 10, .every_steps = 100, .factor = 0.1};
+
+    cr_assert_eq(er_schedule_check(&s, NULL), 0);
+    cr_assert_float_eq(er_schedule_lr(&s, 5), 0.5, 1e-15);
+    cr_assert_eq(er_schedule_lr(&s, 10), 1.0);
+    cr_assert_eq(er_schedule_lr(&s, 110), 1.0);
+    cr_assert_float_eq(er_schedule_lr(&s, 111), 0.1, 1e-15);
+    cr_assert_float_eq(er_schedule_lr(&s, 511), 1e-5, 1e-19);
+    s.every_steps = 0;
+    cr_assert_eq(er_schedule_check(&s, NULL), -EINVAL);
+    s.every_steps = 1;
+    s.factor = 1.5;
+    cr_assert_eq(er_schedule_check(&s, NULL), -EINVAL);
 }
 
 Test(schedule, wrong_settings_are_refused)
