@@ -15,7 +15,6 @@
 #include "agent/exit_codes.h"
 #include "agent/findings.h"
 #include "agent/logruns.h"
-#include "agent/report.h"
 #include "agent/spawn.h"
 #include "agent/startkind.h"
 #include "base/cleanup.h"
@@ -31,6 +30,15 @@
 #define LAST_SWEEP_US  (60 * ER_US_PER_S)
 #define DROPS_FIRST_US (1 * ER_US_PER_S)
 
+static void close_console(struct er_agent *agent)
+{
+    size_t lost = er_console_done(&agent->console);
+
+    if (lost > 0)
+        er_log(ER_LOG_WARNING, "the console did not take the last output in time",
+               ER_UINT("bytes", lost), ER_STR("logs", agent->log_dir));
+}
+
 static void agent_done(struct er_agent *agent)
 {
     er_ctlserver_free(agent->workers_server);
@@ -43,7 +51,7 @@ static void agent_done(struct er_agent *agent)
     if (agent->store)
         agent->store->ops->free(agent->store);
     if (agent->loop)
-        er_console_done(&agent->console);
+        close_console(agent);
     er_loop_free(agent->loop);
     er_events_close(&agent->events);
     er_statedir_close(&agent->state);
@@ -51,7 +59,7 @@ static void agent_done(struct er_agent *agent)
     er_cleanup_fd(&agent->null_fd);
     free(agent->log_dir);
     free(agent->tail);
-    free(agent->cause_log_dir);
+    free(agent->cause_log);
 }
 
 static int open_logs(struct er_agent *agent, struct er_error *err)
@@ -278,6 +286,8 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         return files_code(err);
     if (open_loop(agent, err) || open_servers(agent, err) || open_driver(agent, err))
         return ER_CODE_OSERR;
+    if (agent->log_dir)
+        (void)er_guard_knows_logs(agent->guard, agent->log_dir);
     er_cgroup_init(&agent->cgroup);
     if (agent->cgroup.path[0] && er_guard_owns_cgroup(agent->guard, agent->cgroup.path) < 0)
         er_log(ER_LOG_WARNING, "the guard cannot be told of the cgroup",
@@ -324,6 +334,7 @@ static void step(struct er_agent *agent)
 {
     uint64_t now_us = er_now_us();
 
+    er_agent_stop_step(agent, now_us);
     if (agent->group)
         er_group_step(agent->group, now_us);
     er_barriers_step(agent->barriers, now_us);
@@ -345,6 +356,7 @@ static uint64_t next_deadline(const struct er_agent *agent, uint64_t now_us)
     if (er_driver_pending(agent->driver))
         return now_us;
     at = earlier(at, er_barriers_deadline(agent->barriers));
+    at = earlier(at, agent->group ? er_agent_stop_deadline(agent) : ER_FOREVER);
     at = earlier(at, agent->group ? agent->drops_us : ER_FOREVER);
     at = earlier(at, agent->group ? er_group_deadline(agent->group) : ER_FOREVER);
     return earlier(at, er_recovery_deadline(&agent->recovery, now_us));
@@ -377,44 +389,6 @@ static int agent_loop(struct er_agent *agent, struct er_error *err)
         er_group_step(agent->group, er_now_us());
     }
     return rc;
-}
-
-static void count_others(const struct er_agent *agent, struct er_report *report)
-{
-    for (int i = 0; agent->group && i < er_group_size(agent->group); i++) {
-        const struct er_worker *w = er_group_worker(agent->group, i);
-
-        if (w->root_cause)
-            continue;
-        report->others_ok += w->judgement.outcome == ER_OUTCOME_OK;
-        report->others_failed += w->judgement.outcome == ER_OUTCOME_FAILED;
-        report->others_stopped += w->judgement.outcome == ER_OUTCOME_STOPPED;
-    }
-}
-
-static void print_report(struct er_agent *agent)
-{
-    const struct er_config *c = agent->config;
-    struct er_report report = {
-        .job = c->name,
-        .verdict = &agent->verdict,
-        .outcome = er_agent_outcome(agent),
-        .detailed = !c->program_form,
-        .when = agent->failed_ts[0] ? agent->failed_ts : NULL,
-        .duration_us = agent->duration_us,
-        .generation = er_driver_generation(agent->driver),
-        .restart_max = c->restart.max,
-        .tail = agent->tail,
-        .tail_is_traceback = agent->tail_is_traceback,
-        .log_dir = agent->cause_log_dir,
-    };
-    struct er_buf text;
-
-    count_others(agent, &report);
-    er_buf_init(&text, ER_REPORT_MAX);
-    if (er_report_format(&text, &report) == 0 && text.len > 0)
-        (void)er_console_write(&agent->console, 1, text.data, text.len);
-    er_buf_done(&text);
 }
 
 static void say_started(struct er_agent *agent, int argc, char **argv)
@@ -463,7 +437,7 @@ static int finish(struct er_agent *agent, int rc, const struct er_error *err)
     if (agent->own_exit_code && agent->verdict.kind == ER_VERDICT_STOPPED)
         code = agent->own_exit_code;
     er_agent_event_end(agent, code);
-    print_report(agent);
+    er_agent_report(agent);
     write_error_file(agent);
     er_agent_status_end(agent, code);
     return code;
@@ -481,6 +455,8 @@ int er_agent_run(const struct er_config *config, struct er_guard *guard, int arg
         .null_fd = -1,
         .port_fd = -1,
         .drops_us = ER_FOREVER,
+        .ladder_us = ER_FOREVER,
+        .waiting_us = ER_FOREVER,
     };
     struct er_error err = ER_ERROR_INIT;
     int code;
@@ -492,6 +468,7 @@ int er_agent_run(const struct er_config *config, struct er_guard *guard, int arg
         er_findings_tell("elastic-run", err.text);
     } else {
         say_started(&agent, argc, argv);
+        er_agent_say_start(&agent, environ_);
         code = finish(&agent, agent_loop(&agent, &err), &err);
     }
     agent_done(&agent);

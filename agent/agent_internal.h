@@ -36,6 +36,7 @@ struct er_agent {
     struct er_store *store;
     struct er_driver *driver;
     struct er_source *driver_source;
+    bool port_told;    /* that master_port is in use */
     int port_fd, port; /* MASTER_PORT held ready; -1: none */
 
     struct er_group_context group_ctx;
@@ -44,7 +45,8 @@ struct er_agent {
     bool left_said, result_said;
     unsigned uncounted_in_row, checkpoint_failures; /* in a row */
     struct er_recovery recovery;
-    uint64_t drops_us; /* next look at dropped log lines, ER_FOREVER when none were */
+    bool closed_told[2]; /* that the console's stdout, stderr was closed */
+    uint64_t drops_us;   /* next look at dropped log lines, ER_FOREVER when none were */
 
     struct er_ctlserver *workers_server, *status_server;
     struct er_barriers *barriers;
@@ -53,10 +55,14 @@ struct er_agent {
     int stop_signal; /* last signal that makes the agent stop; 0: none */
     unsigned stop_signals;
     uint64_t stop_signal_us;
+    bool draining;      /* the workers were asked to save and leave */
+    uint64_t ladder_us; /* then the stop ladder begins all the same; ER_FOREVER: it has, or no drain
+                         */
+    uint64_t waiting_us;             /* when to say whom the stop of a generation waits for */
     uint64_t seen_us[ER_SIGNAL_MAX]; /* when each signal came last */
 
     /* Kept for the summary: the failing worker's words outlive its generation. */
-    char *tail, *cause_log_dir; /* owned */
+    char *tail, *cause_log; /* owned */
     bool tail_is_traceback;
     char failed_ts[32];
 
@@ -80,12 +86,30 @@ void er_agent_fail(struct er_agent *agent, int code, const struct er_error *err)
 /* agent_say.c: what the person in front of the terminal should know. One line each. */
 void er_agent_say(struct er_agent *agent, const char *fmt, ...) ER_PRINTF(2, 3);
 
+/* What is good to know at the start: where logs are, what torchrun would do otherwise. */
+void er_agent_say_start(struct er_agent *agent, char **environ_);
+
 /* agent_note.c: events. */
 void er_agent_on_note(void *user, const struct er_note *note);
 void er_agent_event_worker(struct er_agent *agent, struct er_worker *worker);
 void er_agent_event_recovered(struct er_agent *agent);
 void er_agent_event_end(struct er_agent *agent, int exit_code);
 const char *er_agent_outcome(const struct er_agent *agent);
+
+/* agent_report.c: the summary at the end. */
+void er_agent_report(struct er_agent *agent);
+/* Last stderr lines as a JSON list of strings; a cause as an object. */
+void er_agent_tail_json(struct er_buf *buf, const char *tail);
+void er_agent_cause_json(struct er_buf *buf, const struct er_cause *cause);
+
+/* agent_stop.c */
+/* The first step of a stop that somebody asked for: drain when that is wanted and the workers can,
+ * and the word to the terminal; the ladder follows when the driver says so. */
+void er_agent_begin_stop(struct er_agent *agent, const char *why, bool drain, uint64_t now_us);
+/* A second or later signal: less grace from now on. */
+void er_agent_hurry(struct er_agent *agent, uint64_t now_us);
+void er_agent_stop_step(struct er_agent *agent, uint64_t now_us);
+uint64_t er_agent_stop_deadline(const struct er_agent *agent);
 
 /* agent_signal.c */
 int er_agent_watch_signals(struct er_agent *agent, struct er_error *err);

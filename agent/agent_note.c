@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/agent_internal.h"
+#include "agent/exit_codes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -101,26 +102,6 @@ void er_agent_on_note(void *user, const struct er_note *note)
     HANDLERS[note->kind](agent, note);
 }
 
-/* Last stderr lines as a JSON list of strings. */
-static void tail_json(struct er_buf *buf, const char *tail)
-{
-    int rc = er_buf_add_str(buf, "[");
-
-    for (bool first = true; !rc && *tail; first = false) {
-        size_t n = strcspn(tail, "\n");
-
-        if (!first)
-            rc = er_buf_add_str(buf, ",");
-        if (!rc)
-            rc = er_json_quote(buf, tail, n);
-        tail += n + (tail[n] == '\n');
-    }
-    if (rc || er_buf_add_str(buf, "]")) {
-        er_buf_clear(buf);
-        (void)er_buf_add_str(buf, "[]");
-    }
-}
-
 void er_agent_event_worker(struct er_agent *agent, struct er_worker *w)
 {
     struct er_buf tail;
@@ -129,7 +110,7 @@ void er_agent_event_worker(struct er_agent *agent, struct er_worker *w)
     if (agent->events.fd < 0)
         return;
     er_buf_init(&tail, ER_EVENT_MAX / 2);
-    tail_json(&tail, er_worker_tail(w));
+    er_agent_tail_json(&tail, er_worker_tail(w));
     er_event(&agent->events, "worker_exited", bad ? ER_SEVERITY_ERROR : ER_SEVERITY_INFO,
              w->generation, "A worker ended.", ER_INT("rank", w->rank),
              ER_INT("local_rank", w->local_rank), ER_INT("pid", w->pid),
@@ -181,26 +162,9 @@ const char *er_agent_outcome(const struct er_agent *agent)
                                         [ER_VERDICT_FAILED] = "failed",
                                         [ER_VERDICT_STOPPED] = "stopped"};
 
+    if (agent->verdict.kind == ER_VERDICT_STOPPED && agent->verdict.exit_code == ER_CODE_CANCELED)
+        return "canceled";
     return agent->own_exit_code ? "error" : NAMES[agent->verdict.kind];
-}
-
-static void root_cause_json(struct er_buf *buf, const struct er_cause *c)
-{
-    const struct er_field fields[] = {ER_STR("node_id", c->node_id),
-                                      ER_STR("host", c->host),
-                                      ER_INT("rank", c->rank),
-                                      ER_INT("pid", c->pid),
-                                      ER_STR("kind", er_exit_kind_name(c->kind)),
-                                      ER_INT("code", c->code),
-                                      ER_INT("signal", c->signal),
-                                      ER_STR("message", c->message)};
-
-    if (er_buf_add_str(buf, "{") ||
-        er_fields_json(buf, fields, sizeof(fields) / sizeof(fields[0])) ||
-        er_buf_add_str(buf, "}")) {
-        er_buf_clear(buf);
-        (void)er_buf_add_str(buf, "null");
-    }
 }
 
 static uint64_t newest_step(struct er_group *group)
@@ -231,7 +195,7 @@ void er_agent_event_end(struct er_agent *agent, int exit_code)
         return;
     er_buf_init(&cause, 8192);
     if (failed)
-        root_cause_json(&cause, &v->cause);
+        er_agent_cause_json(&cause, &v->cause);
     er_event(&agent->events, NAMES[v->kind], severity, generation, "The job is over.",
              ER_INT("exit_code", exit_code),
              ER_JSON("root_cause", failed ? er_buf_str(&cause) : NULL),

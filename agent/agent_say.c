@@ -1,9 +1,15 @@
 /* Lines for the person in front of the terminal, beside the log: what happens now and why it
  * takes time. They go through the console, so they wait for nobody. */
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/agent_internal.h"
+#include "agent/env.h"
 #include "base/clock.h"
 
 #define LINE_MAX_BYTES 1024
@@ -38,4 +44,47 @@ void er_agent_say(struct er_agent *agent, const char *fmt, ...)
     if (add_line(&line, agent->config, text) == 0)
         (void)er_console_write(&agent->console, 1, line.data, line.len);
     er_buf_done(&line);
+}
+
+static bool sets(const struct er_config *c, char **environ_, const char *name)
+{
+    for (size_t i = 0; i < c->env.n; i++) {
+        if (strcmp(c->env.names[i], name) == 0)
+            return true;
+    }
+    return er_env_get((const char *const *)environ_, name) != NULL;
+}
+
+/* One thread a worker is torchrun's default too, and slow where there are processors to spare. */
+static void say_threads(struct er_agent *agent, char **environ_)
+{
+    const struct er_config *c = agent->config;
+    cpu_set_t set;
+    int cpus = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
+
+    if (c->nproc > 1 && cpus >= 2 * (int)c->nproc && !sets(c, environ_, "OMP_NUM_THREADS"))
+        er_agent_say(agent,
+                     "OMP_NUM_THREADS is 1 for each of %u workers on %d processors; set it "
+                     "to give them more",
+                     c->nproc, cpus);
+}
+
+static bool stdin_has_data(void)
+{
+    struct stat st;
+    int n = 0;
+
+    return fstat(0, &st) == 0 && S_ISFIFO(st.st_mode) && ioctl(0, FIONREAD, &n) == 0 && n > 0;
+}
+
+void er_agent_say_start(struct er_agent *agent, char **environ_)
+{
+    const struct er_config *c = agent->config;
+
+    if (agent->log_dir && (!c->program_form || c->log.dir_implied))
+        er_agent_say(agent, "job '%s': logs are in %s", c->name, agent->log_dir);
+    say_threads(agent, environ_);
+    if (c->stdin_mode == ER_STDIN_AUTO && stdin_has_data())
+        er_agent_say(agent, "what comes in on stdin does not reach the workers; with --set "
+                            "stdin=inherit it does");
 }

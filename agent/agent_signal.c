@@ -9,16 +9,6 @@
 #include "base/parse.h"
 
 #define COALESCE_US (200 * ER_US_PER_MS)
-#define HURRY_US    (5 * ER_US_PER_S)
-
-uint64_t er_agent_grace(const struct er_agent *agent)
-{
-    uint64_t grace_us = agent->config->stop.grace_us;
-
-    if (agent->stop_signals > 2)
-        return 0;
-    return agent->stop_signals == 2 && grace_us > HURRY_US ? HURRY_US : grace_us;
-}
 
 static void leave(struct er_agent *agent, int code, const char *reason)
 {
@@ -34,11 +24,11 @@ static void on_stop_signal(struct er_agent *agent, int sig, uint64_t now_us)
     agent->stop_signals++;
     if (agent->stop_signals == 1) {
         snprintf(reason, sizeof(reason), "signal %s", er_signal_name(sig));
+        er_agent_begin_stop(agent, er_signal_name(sig), agent->config->preempt.signals >> sig & 1,
+                            now_us);
         leave(agent, sig == SIGINT ? ER_CODE_INTERRUPTED : ER_CODE_TEMPFAIL, reason);
-    } else if (agent->group && !er_group_gone(agent->group)) {
-        er_log(ER_LOG_WARNING, "another signal shortens the grace",
-               ER_STR("signal", er_signal_name(sig)), ER_UINT("signals", agent->stop_signals));
-        er_group_stop(agent->group, now_us, er_agent_grace(agent));
+    } else {
+        er_agent_hurry(agent, now_us);
     }
 }
 
@@ -47,8 +37,22 @@ static void on_guard_death(struct er_agent *agent, uint64_t now_us)
 {
     agent->stop_signals = 2;
     leave(agent, ER_CODE_TEMPFAIL, "the guard process died");
-    if (agent->group && !er_group_gone(agent->group))
-        er_group_stop(agent->group, now_us, er_agent_grace(agent));
+    er_agent_hurry(agent, now_us);
+}
+
+static void resume(struct er_agent *agent)
+{
+    if (agent->group)
+        er_group_signal(agent->group, SIGCONT);
+}
+
+/* Ctrl-Z, and fg after it. Time goes on meanwhile: deadlines that pass count as passed. */
+static void suspend(struct er_agent *agent)
+{
+    if (agent->group)
+        er_group_signal(agent->group, SIGSTOP);
+    raise(SIGSTOP);
+    resume(agent);
 }
 
 static void on_signal(void *user, int sig)
@@ -62,11 +66,17 @@ static void on_signal(void *user, int sig)
         on_guard_death(agent, now_us);
         return;
     }
+    if (sig == SIGCONT) {
+        resume(agent);
+        return;
+    }
     /* The guard and the agent may both be hit by the same pkill or group kill. */
     if (again)
         return;
     agent->seen_us[sig] = now_us;
-    if (c->stop.forward & bit) {
+    if (sig == SIGTSTP) {
+        suspend(agent);
+    } else if (c->stop.forward & bit) {
         if (agent->group)
             er_group_signal(agent->group, sig);
     } else if ((c->stop.signals_to_handle | c->preempt.signals) & bit) {

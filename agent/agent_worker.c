@@ -54,6 +54,10 @@ void er_agent_take_port(struct er_agent *agent)
         if (hold_port(agent, (unsigned)port) == 0)
             break;
     }
+    if (agent->port_fd < 0 && low && !agent->port_told)
+        er_log(ER_LOG_WARNING, "master_port is in use: rank 0 may not be able to bind it",
+               ER_STR("master_port", text));
+    agent->port_told |= agent->port_fd < 0;
     if (agent->port_fd < 0)
         agent->port = low ? (int)low : 0; /* taken: the worker's own bind will say so */
     er_driver_port(agent->driver, agent->port);
@@ -84,10 +88,13 @@ static void remember_failure(struct er_agent *agent, struct er_worker *w)
     const char *tail = w->traceback ? w->traceback : er_worker_tail(w);
 
     er_cleanup_free(&agent->tail);
-    er_cleanup_free(&agent->cause_log_dir);
+    er_cleanup_free(&agent->cause_log);
     agent->tail = strdup(tail);
     agent->tail_is_traceback = w->traceback != NULL;
-    agent->cause_log_dir = w->log_dir ? strdup(w->log_dir) : NULL;
+    /* The folder, when stderr went elsewhere. */
+    if (w->log_dir &&
+        asprintf(&agent->cause_log, "%s%s", w->log_dir, w->logs[1] ? "/stderr.log" : "") < 0)
+        agent->cause_log = NULL;
     er_rfc3339(er_wall_us(), agent->failed_ts);
 }
 
@@ -134,7 +141,7 @@ static void judge(struct er_agent *agent, struct er_worker *w, bool progress)
     const struct er_config *c = agent->config;
     const struct er_policy_input in = {
         .exit = w->exit,
-        .stopped_by_us = w->fsm.stopped_by_us,
+        .stopped_by_us = w->fsm.stopped_by_us || agent->draining,
         .agent_signal = agent->stop_signal,
         .agent_signal_us = agent->stop_signal_us,
         .now_us = w->exited_us,
@@ -188,7 +195,8 @@ static void on_exited(void *user, struct er_worker *w)
     else if (w->judgement.outcome == ER_OUTCOME_STOPPED)
         w->exit.kind = ER_EXIT_STOPPED;
     er_agent_event_worker(agent, w);
-    if (er_group_alive(agent->group) == 0 && all_ok(agent->group))
+    /* Who leaves on our word has not finished. */
+    if (!agent->draining && er_group_alive(agent->group) == 0 && all_ok(agent->group))
         say_result(agent, NULL);
 }
 
@@ -198,6 +206,7 @@ static void on_gone(void *user)
 
     er_recovery_gone(&agent->recovery, agent->group, er_now_us());
     er_agent_report_drops(agent, er_now_us());
+    agent->ladder_us = agent->waiting_us = ER_FOREVER;
     if (agent->stop_wanted)
         er_agent_say_left(agent);
 }
@@ -258,41 +267,48 @@ void er_agent_on_start(void *user, const struct er_assignment *a)
         start_failed(agent, a, rc, &err);
 }
 
-void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
+static const char *drop_reason(const struct er_agent *agent, int error, int stream)
 {
-    struct er_agent *agent = user;
-
-    if (!agent->group || er_group_assignment(agent->group)->generation != generation) {
-        er_driver_left(agent->driver, generation);
-        return;
-    }
-    agent->stop_wanted = true;
-    if (er_group_gone(agent->group))
-        er_agent_say_left(agent);
-    else
-        er_group_stop(agent->group, er_now_us(), er_agent_grace(agent));
+    if (error)
+        return er_error_name(-error);
+    return er_console_closed(&agent->console, stream) ? "console closed" : "console too slow";
 }
 
-/* One event a stream and minute at most. */
-void er_agent_report_drops(struct er_agent *agent, uint64_t now_us)
+static void report_drop(struct er_agent *agent, const struct er_worker *w, int stream,
+                        const struct er_logfwd_drops *d)
 {
     static const char *const STREAMS[] = {"stdout", "stderr"};
+    const char *reason = drop_reason(agent, d->error, stream);
+    const char *path = er_logfwd_path(w->logs[stream]);
+    bool closed = !d->error && er_console_closed(&agent->console, stream);
 
+    if (closed && agent->closed_told[stream])
+        return;
+    agent->closed_told[stream] |= closed;
+    er_event(&agent->events, "log_dropped", ER_SEVERITY_WARNING, w->generation,
+             "Output of a worker could not be kept.", ER_INT("rank", w->rank),
+             ER_STR("stream", STREAMS[stream]), ER_UINT("lines", d->lines),
+             ER_UINT("bytes", d->bytes), ER_STR("reason", reason));
+    if (d->error || !path)
+        er_log(ER_LOG_WARNING, "output of a worker was dropped", ER_INT("rank", w->rank),
+               ER_STR("stream", STREAMS[stream]), ER_UINT("bytes", d->bytes),
+               ER_STR("reason", reason));
+    else
+        er_log(ER_LOG_WARNING, "output of a worker was left out here", ER_INT("rank", w->rank),
+               ER_STR("stream", STREAMS[stream]), ER_UINT("bytes", d->bytes),
+               ER_STR("reason", reason), ER_STR("complete_in", path));
+}
+
+/* One event a stream and minute at most; a console that was closed is told of once. */
+void er_agent_report_drops(struct er_agent *agent, uint64_t now_us)
+{
     for (int i = 0; i < 2 * er_group_size(agent->group); i++) {
         struct er_worker *w = er_group_worker(agent->group, i / 2);
         struct er_logfwd_drops d =
             w->logs[i % 2] ? er_logfwd_take_drops(w->logs[i % 2]) : (struct er_logfwd_drops){0};
 
-        if (d.bytes == 0)
-            continue;
-        er_event(&agent->events, "log_dropped", ER_SEVERITY_WARNING, w->generation,
-                 "Output of a worker could not be kept.", ER_INT("rank", w->rank),
-                 ER_STR("stream", STREAMS[i % 2]), ER_UINT("lines", d.lines),
-                 ER_UINT("bytes", d.bytes),
-                 ER_STR("reason", d.error ? er_error_name(-d.error) : "console too slow"));
-        er_log(ER_LOG_WARNING, "output of a worker was dropped", ER_INT("rank", w->rank),
-               ER_STR("stream", STREAMS[i % 2]), ER_UINT("bytes", d.bytes),
-               ER_STR("reason", d.error ? er_error_name(-d.error) : "console too slow"));
+        if (d.bytes > 0)
+            report_drop(agent, w, i % 2, &d);
     }
     agent->drops_us = now_us + DROPS_EVERY_US;
 }

@@ -121,8 +121,9 @@ struct er_config {
     } checkpoint;
 
     struct {
-        char *dir;     /* absolute; NULL: none */
-        char *console; /* all | none | rank list */
+        char *dir;        /* absolute; NULL: none */
+        bool dir_implied; /* by redirects or tee: nobody named it */
+        char *console;    /* all | none | rank list */
         char *prefix;
         bool timestamps;
         struct er_stream_map redirects, tee;

@@ -152,8 +152,10 @@ static void resolve_log_folder(struct er_loader *loader, const char *base)
     }
     /* In torchrun's form no files are kept until redirection or tee ask for them. */
     if (!er_loader_was_given(loader, "log.dir") && config->program_form && asked &&
-        (config->log.redirects.all || config->log.redirects.n))
+        (config->log.redirects.all || config->log.redirects.n)) {
         er_loader_replace(loader, "log.dir", &config->log.dir, strdup("auto"));
+        config->log.dir_implied = true;
+    }
     if (!config->log.dir || strcmp(config->log.dir, "auto") != 0) {
         resolve_folder(loader, "log.dir", &config->log.dir, base);
         return;

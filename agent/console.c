@@ -10,7 +10,8 @@
 
 #include "base/clock.h"
 
-#define FLUSH_MS 5000
+#define IDLE_US  (2 * ER_US_PER_S)
+#define FLUSH_US (30 * ER_US_PER_S)
 
 void er_console_init(struct er_console *console, struct er_loop *loop)
 {
@@ -21,25 +22,36 @@ void er_console_init(struct er_console *console, struct er_loop *loop)
     }
 }
 
+static bool waits(const struct er_console_stream *s)
+{
+    return s->queue.len > s->sent;
+}
+
 /* The descriptor is shared with our caller, so it cannot be made non-blocking; but a write of at
  * most PIPE_BUF bytes after POLLOUT does not wait. Returns false when nothing more can go now. */
 static bool push(struct er_console_stream *s, int wait_ms)
 {
     struct pollfd p = {.fd = s->fd, .events = POLLOUT};
-    size_t n = s->queue.len < PIPE_BUF ? s->queue.len : PIPE_BUF;
+    size_t left = s->queue.len - s->sent, n = left < PIPE_BUF ? left : PIPE_BUF;
     ssize_t done;
 
     if (n == 0 || poll(&p, 1, wait_ms) != 1)
         return false;
-    done = write(s->fd, s->queue.data, n);
+    done = write(s->fd, s->queue.data + s->sent, n);
     if (done < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     if (done < 0) {
         s->broken = true;
         er_buf_clear(&s->queue);
+        s->sent = 0;
         return false;
     }
-    er_buf_consume(&s->queue, (size_t)done);
+    s->sent += (size_t)done;
+    /* Not with each piece: what waits would be moved a thousand times. */
+    if (s->sent > s->queue.len / 2) {
+        er_buf_consume(&s->queue, s->sent);
+        s->sent = 0;
+    }
     return true;
 }
 
@@ -49,7 +61,7 @@ static void on_writable(void *user, uint32_t events)
 
     while (push(s, 0))
         ;
-    if (s->queue.len == 0) {
+    if (!waits(s)) {
         er_source_free(s->source);
         s->source = NULL;
     }
@@ -64,25 +76,37 @@ bool er_console_write(struct er_console *console, int stream, const char *text, 
     while (push(s, 0))
         ;
     /* A regular file cannot be watched (-EPERM), but then push() never leaves anything. */
-    if (s->queue.len > 0 && !s->source)
+    if (waits(s) && !s->source)
         (void)er_loop_io(console->loop, s->fd, EPOLLOUT, ER_PRIORITY_IO, on_writable, s, &s->source,
                          NULL);
     return true;
 }
 
-void er_console_done(struct er_console *console)
+bool er_console_closed(const struct er_console *console, int stream)
 {
-    uint64_t deadline_us = er_now_us() + FLUSH_MS * ER_US_PER_MS;
+    return console->streams[stream].broken;
+}
+
+size_t er_console_done(struct er_console *console)
+{
+    size_t lost = 0;
+    uint64_t end_us = er_now_us() + FLUSH_US;
 
     for (int i = 0; i < 2; i++) {
         struct er_console_stream *s = &console->streams[i];
 
-        while (s->queue.len > 0 && push(s, er_poll_ms(er_now_us(), deadline_us)))
-            ;
+        while (waits(s)) {
+            uint64_t now_us = er_now_us(), idle_us = now_us + IDLE_US;
+
+            if (!push(s, er_poll_ms(now_us, idle_us < end_us ? idle_us : end_us)))
+                break;
+        }
+        lost += s->queue.len - s->sent;
         er_source_free(s->source);
         s->source = NULL;
         er_buf_done(&s->queue);
     }
+    return lost;
 }
 
 bool er_console_shows(const char *filter, int rank, int local_rank)

@@ -9,11 +9,12 @@
 #include "agent/loop.h"
 #include "base/buf.h"
 
-#define ER_CONSOLE_MAX (1024u * 1024) /* bytes waiting for a slow reader, per stream */
+#define ER_CONSOLE_MAX (4u * 1024 * 1024) /* bytes waiting for a slow reader, per stream */
 
 struct er_console_stream {
     int fd;
-    struct er_buf queue;
+    struct er_buf queue; /* `sent` bytes at its beginning have been written */
+    size_t sent;
     struct er_source *source; /* while something waits */
     bool broken;              /* the reader has gone: everything is dropped */
     struct er_console *console;
@@ -25,9 +26,12 @@ struct er_console {
 };
 
 void er_console_init(struct er_console *console, struct er_loop *loop);
-/* Gives a slow reader a moment (5 s) for what waits. */
-void er_console_done(struct er_console *console);
+/* What waits goes to a reader that still reads: 2 s without a byte, or 30 s in all, end it. */
+/* Returns the bytes that it did not take. */
+size_t er_console_done(struct er_console *console);
 /* `stream` 0 stdout, 1 stderr. False: dropped whole. */
 bool er_console_write(struct er_console *console, int stream, const char *text, size_t n);
+/* Has the reader gone? */
+bool er_console_closed(const struct er_console *console, int stream);
 /* Whether log.console (all | none | "0,8-15" | "local:0,2") shows this rank. */
 bool er_console_shows(const char *filter, int rank, int local_rank);

@@ -9,8 +9,8 @@
       "the rendezvous store was not reached within rendezvous.join_timeout, or lost for "          \
       "rendezvous.store_loss.limit",                                                               \
       "this agent", "yes")                                                                         \
-    X(70, SOFTWARE, "SOFTWARE", "a bug of elastic-run (assertion); core kept", "this agent",       \
-      "yes")                                                                                       \
+    X(70, SOFTWARE, "SOFTWARE",                                                                    \
+      "a bug of elastic-run (assertion; core kept), or the agent was killed", "this agent", "yes") \
     X(71, OSERR, "OSERR", "no processes, descriptors or memory for the agent itself",              \
       "this agent", "yes")                                                                         \
     X(73, CANTCREAT, "CANTCREAT",                                                                  \

@@ -321,6 +321,22 @@ void er_group_stop(struct er_group *g, uint64_t now_us, uint64_t grace_us)
     step_all(g, ER_WORKER_EV_HURRY, now_us, grace_us);
 }
 
+bool er_group_drain(struct er_group *g)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (er_worker_fsm_alive(&g->workers[i].fsm) && !g->workers[i].spoke)
+            return false;
+    }
+    for (int i = 0; i < g->n; i++)
+        er_worker_drain(&g->workers[i]);
+    return g->alive_n > 0;
+}
+
+uint64_t er_group_kill_at(const struct er_group *g)
+{
+    return g->grace_end_us;
+}
+
 void er_group_signal(struct er_group *g, int sig)
 {
     for (int i = 0; i < g->n; i++) {

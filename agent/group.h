@@ -32,6 +32,10 @@ void er_group_free(struct er_group *group);
 /* First rung of the ladder for every living worker; grace_us 0: KILL at once. Called again it can
  * only shorten the grace. */
 void er_group_stop(struct er_group *group, uint64_t now_us, uint64_t grace_us);
+/* The notice DRAIN to all, when every living worker speaks libelastic; false: nothing was done. */
+bool er_group_drain(struct er_group *group);
+/* When KILL comes for the workers that are being stopped; ER_FOREVER: it does not. */
+uint64_t er_group_kill_at(const struct er_group *group);
 /* A signal to every living worker's process group. */
 void er_group_signal(struct er_group *group, int sig);
 /* SIGCHLD: reap whatever has ended, workers and orphans. */

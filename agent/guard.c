@@ -7,18 +7,21 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "agent/cgroup.h"
 #include "agent/exit_codes.h"
 #include "agent/orphan.h"
+#include "agent/statedir.h"
 #include "base/cleanup.h"
-#include "base/file.h"
 #include "base/parse.h"
 
-#define DEATH_OFFSET 1 /* from SIGRTMIN: a signal that nobody sends by hand */
+#define SUSPEND_LOOKS   400 /* an agent that does not stop is not waited for longer than 2 s */
+#define SUSPEND_LOOK_NS (5 * 1000 * 1000)
+#define DEATH_OFFSET    1 /* from SIGRTMIN: a signal that nobody sends by hand */
 
-enum owned_kind { OWNED_DIR, OWNED_CGROUP };
+enum owned_kind { OWNED_DIR, OWNED_CGROUP, OWNED_LOGS };
 
 /* One record is one packet of the pair: the guard reads them only when the agent has gone. */
 struct owned {
@@ -26,7 +29,8 @@ struct owned {
     char path[400];
 };
 
-static const int PASSED_ON[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM};
+static const int PASSED_ON[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT, SIGUSR1,
+                                SIGUSR2, SIGALRM, SIGTSTP, SIGCONT};
 
 void er_guard_signals(sigset_t *ret_set)
 {
@@ -40,30 +44,42 @@ int er_guard_death_signal(void)
     return SIGRTMIN + DEATH_OFFSET;
 }
 
-static void remove_owned(int fd)
+/* Logs stay: where they are comes back, "" when there are none. */
+static void remove_owned(int fd, char ret_logs[400])
 {
     struct owned owned;
+
+    ret_logs[0] = '\0';
 
     while (recv(fd, &owned, sizeof(owned), MSG_DONTWAIT) == (ssize_t)sizeof(owned)) {
         owned.path[sizeof(owned.path) - 1] = '\0';
         if (owned.kind == OWNED_CGROUP)
             er_cgroup_destroy(owned.path);
+        else if (owned.kind == OWNED_LOGS)
+            memcpy(ret_logs, owned.path, sizeof(owned.path));
         else
-            er_remove_all(owned.path, NULL);
+            er_statedir_remove(owned.path);
     }
 }
 
 /* The agent has gone: nothing that it started may stay. */
 static _Noreturn void finish(int status, int fd)
 {
+    char logs[400];
+
     er_orphan_kill_all();
-    remove_owned(fd);
+    remove_owned(fd, logs);
     if (WIFEXITED(status))
         _exit(WEXITSTATUS(status));
     dprintf(2,
             "elastic-run: the agent died by signal %d (%s); its workers were killed and its files "
             "in use removed\n",
             WTERMSIG(status), er_signal_name(WTERMSIG(status)));
+    if (logs[0])
+        dprintf(2, "  logs        %s\n", logs);
+    dprintf(2,
+            "  next        run the same command again: it goes on from the newest checkpoint, if "
+            "it has any\n");
     _exit(ER_CODE_SOFTWARE);
 }
 
@@ -78,6 +94,22 @@ static void reap(pid_t agent, int fd)
     }
 }
 
+/* The agent stops its workers and itself; then this process, for which the shell waits. */
+static void suspend(pid_t agent, int fd)
+{
+    for (int i = 0; i < SUSPEND_LOOKS; i++) {
+        int status = 0;
+
+        if (waitpid(agent, &status, WNOHANG | WUNTRACED) == agent) {
+            if (!WIFSTOPPED(status))
+                finish(status, fd);
+            break;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = SUSPEND_LOOK_NS}, NULL);
+    }
+    raise(SIGSTOP);
+}
+
 static _Noreturn void guard_main(pid_t agent, int fd, const sigset_t *set)
 {
     for (;;) {
@@ -88,6 +120,8 @@ static _Noreturn void guard_main(pid_t agent, int fd, const sigset_t *set)
             reap(agent, fd);
         else if (sig > 0)
             kill(agent, sig);
+        if (sig == SIGTSTP)
+            suspend(agent, fd);
     }
 }
 
@@ -148,6 +182,11 @@ static int tell(struct er_guard *guard, enum owned_kind kind, const char *path)
 int er_guard_owns_dir(struct er_guard *guard, const char *path)
 {
     return tell(guard, OWNED_DIR, path);
+}
+
+int er_guard_knows_logs(struct er_guard *guard, const char *path)
+{
+    return tell(guard, OWNED_LOGS, path);
 }
 
 int er_guard_owns_cgroup(struct er_guard *guard, const char *path)

@@ -4,10 +4,10 @@
  *
  *     shell -- guard (subreaper; owns state directory and cgroup) -- agent (own session) -- workers
  *
- * It passes every signal on to the agent and the agent's exit code on to its caller. When the agent
- * dies by a signal it kills every descendant, removes sockets, cgroup and folders, says so in one
- * line and exits 70. When the guard itself dies, the agent gets er_guard_death_signal() and stops
- * everything.
+ * It passes every signal on to the agent (Ctrl-Z and fg too, then stopping itself) and the agent's
+ * exit code on to its caller. When the agent dies by a signal it kills every descendant, removes
+ * sockets, cgroup and folders, says so in one line and exits 70. When the guard itself dies, the
+ * agent gets er_guard_death_signal() and stops everything.
  */
 #include <signal.h>
 
@@ -29,3 +29,5 @@ int er_guard_death_signal(void);
  * reported, not fatal. */
 int er_guard_owns_dir(struct er_guard *guard, const char *path);
 int er_guard_owns_cgroup(struct er_guard *guard, const char *path);
+/* What it names, beside its line about the agent's death. */
+int er_guard_knows_logs(struct er_guard *guard, const char *path);

@@ -290,3 +290,8 @@ struct er_logfwd_drops er_logfwd_take_drops(struct er_logfwd *f)
     f->drops = (struct er_logfwd_drops){0};
     return drops;
 }
+
+const char *er_logfwd_path(const struct er_logfwd *f)
+{
+    return f->path;
+}

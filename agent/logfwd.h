@@ -43,5 +43,7 @@ void er_logfwd_free(struct er_logfwd *fwd);
 void er_logfwd_drain(struct er_logfwd *fwd);
 /* Last lines, at most ER_LOGFWD_TAIL_LINES; valid until the next call on `fwd`; "" when none. */
 const char *er_logfwd_tail(struct er_logfwd *fwd);
+/* The log file; NULL: none. */
+const char *er_logfwd_path(const struct er_logfwd *fwd);
 /* What was dropped since the last call. */
 struct er_logfwd_drops er_logfwd_take_drops(struct er_logfwd *fwd);

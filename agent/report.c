@@ -47,6 +47,8 @@ static int add_others(struct er_buf *buf, const struct er_report *r)
     TRY(er_buf_add_str(buf, "  others      "));
     if (r->others_stopped) {
         TRY(er_buf_printf(buf, "%u stopped after it", r->others_stopped));
+        if (r->others_killed)
+            TRY(er_buf_printf(buf, ", %u of them had to be killed", r->others_killed));
         comma = ", ";
     }
     if (r->others_failed) {
@@ -71,14 +73,46 @@ static int add_restarts(struct er_buf *buf, const struct er_report *r)
     return er_buf_add_str(buf, "\n");
 }
 
+static int add_logs(struct er_buf *buf, const struct er_report *r)
+{
+    return r->logs ? er_buf_printf(buf, "  logs        %s\n", r->logs) : 0;
+}
+
+/* A stop is somebody's wish, or this agent's inability. */
+static const char *next_after_stop(int exit_code)
+{
+    switch (exit_code) {
+    case ER_CODE_CANCELED:
+        return "it was canceled; run the same command again when it is wanted after all";
+    case ER_CODE_TEMPFAIL:
+        return "it is unfinished: run the same command again to go on";
+    case ER_CODE_OSERR:
+        return "raise the limit that was hit (ulimit -u, ulimit -n, memory) and run it again";
+    case ER_CODE_CONFIG:
+        return "mend the job spec and run it again";
+    case ER_CODE_UNAVAILABLE:
+        return "run it again when the store can be reached";
+    default:
+        return "run the same command again when wanted";
+    }
+}
+
 const char *er_report_next(const struct er_verdict *verdict, uint32_t restart_max)
 {
     const struct er_cause *c = &verdict->cause;
 
+    if (verdict->kind == ER_VERDICT_SUCCEEDED)
+        return "nothing";
+    if (verdict->kind == ER_VERDICT_STOPPED)
+        return next_after_stop(verdict->exit_code);
+    if (c->kind == ER_EXIT_EXEC_FAILED && strstr(c->message, "working directory"))
+        return "check workdir: it must be a folder that this user may enter";
+    if (c->kind == ER_EXIT_EXEC_FAILED && strstr(c->message, "Exec format error"))
+        return "begin the script with a line such as #!/bin/sh, or name its interpreter in front";
     if (c->kind == ER_EXIT_EXEC_FAILED)
         return c->code == ER_CODE_NOT_FOUND
                    ? "check the program's name, PATH and the interpreter in its first line"
-                   : "check that the program is a file this user may execute, and its workdir";
+                   : "check that the program is a file that this user may execute (chmod +x)";
     if (c->kind == ER_EXIT_OOM)
         return "give the job more memory or use less of it (batch size, loader workers)";
     if (c->kind == ER_EXIT_SIGNALED && c->signal == SIGKILL)
@@ -123,26 +157,8 @@ static int add_failure(struct er_buf *buf, const struct er_report *r)
     }
     TRY(add_others(buf, r));
     TRY(add_restarts(buf, r));
-    if (r->log_dir)
-        TRY(er_buf_printf(buf, "  logs        %s\n", r->log_dir));
+    TRY(add_logs(buf, r));
     return er_buf_printf(buf, "  next        %s\n", er_report_next(r->verdict, r->restart_max));
-}
-
-/* A stop is somebody's wish, or this agent's inability. */
-static const char *next_after_stop(int exit_code)
-{
-    switch (exit_code) {
-    case ER_CODE_TEMPFAIL:
-        return "it is unfinished: run the same command again to go on";
-    case ER_CODE_OSERR:
-        return "raise the limit that was hit (ulimit -u, ulimit -n, memory) and run it again";
-    case ER_CODE_CONFIG:
-        return "mend the job spec and run it again";
-    case ER_CODE_UNAVAILABLE:
-        return "run it again when the store can be reached";
-    default:
-        return "run the same command again when wanted";
-    }
 }
 
 static int add_stop(struct er_buf *buf, const struct er_report *r)
@@ -152,7 +168,13 @@ static int add_stop(struct er_buf *buf, const struct er_report *r)
     TRY(er_buf_printf(buf, "elastic-run: job '%s' stopped: %s; exit code %d (outcome=%s) after ",
                       r->job, v->reason[0] ? v->reason : "asked to", v->exit_code, r->outcome));
     TRY(add_duration(buf, r->duration_us));
-    return er_buf_printf(buf, "\n  next        %s\n", next_after_stop(v->exit_code));
+    TRY(er_buf_add_str(buf, "\n"));
+    if (r->others_killed)
+        TRY(er_buf_printf(buf, "  workers     %u of %u stopped had to be killed\n",
+                          r->others_killed, r->others_stopped));
+    if (r->detailed)
+        TRY(add_logs(buf, r));
+    return er_buf_printf(buf, "  next        %s\n", er_report_next(v, r->restart_max));
 }
 
 static int add_success(struct er_buf *buf, const struct er_report *r)
@@ -161,8 +183,9 @@ static int add_success(struct er_buf *buf, const struct er_report *r)
         return 0;
     TRY(er_buf_printf(buf, "elastic-run: job '%s' succeeded after ", r->job));
     TRY(add_duration(buf, r->duration_us));
-    return er_buf_printf(buf, ", generation %" PRIu64 ", restarts %u\n", r->generation,
-                         r->verdict->restarts);
+    TRY(er_buf_printf(buf, ", generation %" PRIu64 ", restarts %u\n", r->generation,
+                      r->verdict->restarts));
+    return add_logs(buf, r);
 }
 
 int er_report_format(struct er_buf *buf, const struct er_report *report)

@@ -19,8 +19,9 @@ struct er_report {
     uint32_t restart_max;
     const char *tail; /* root cause's traceback or last stderr lines, NULL or "": none */
     bool tail_is_traceback;
-    const char *log_dir;                               /* root cause's folder, NULL: none kept */
-    unsigned others_ok, others_failed, others_stopped; /* local workers of the last generation */
+    const char *logs; /* a failure: of the root cause; else the job's folder. NULL: none kept */
+    /* Local workers of the last generation; killed: those of the stopped that needed it. */
+    unsigned others_ok, others_failed, others_stopped, others_killed;
 };
 
 /* Nothing is appended when there is nothing to say (success in program form). -ENOBUFS, -ENOMEM. */

@@ -13,6 +13,9 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 
+#define TMP_BASE "/tmp/elastic-run-"
+#define TRIES    10 /* the last job of a user may be removing the folder just now */
+
 size_t er_statedir_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX])
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -22,7 +25,7 @@ size_t er_statedir_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX])
         snprintf(ret_paths[n++], ER_STATE_PATH_MAX, "/run/elastic-run");
     else if (runtime && runtime[0] == '/' && strlen(runtime) < 64)
         snprintf(ret_paths[n++], ER_STATE_PATH_MAX, "%s/elastic-run", runtime);
-    snprintf(ret_paths[n++], ER_STATE_PATH_MAX, "/tmp/elastic-run-%u", (unsigned)geteuid());
+    snprintf(ret_paths[n++], ER_STATE_PATH_MAX, TMP_BASE "%u", (unsigned)geteuid());
     return n;
 }
 
@@ -75,7 +78,11 @@ int er_statedir_open(struct er_statedir *ret, const char *name, struct er_error 
     int rc = -ENOENT;
 
     for (size_t i = 0; i < n; i++) {
-        rc = open_in(&dir, bases[i], name);
+        for (int try = 0; try < TRIES; try++) {
+            rc = open_in(&dir, bases[i], name);
+            if (rc != -ENOENT)
+                break;
+        }
         if (rc == -EBUSY)
             return er_error_set(err, rc,
                                 "job '%s' is running on this host already ('%s' is in use): give "
@@ -90,11 +97,26 @@ int er_statedir_open(struct er_statedir *ret, const char *name, struct er_error 
                         er_error_name(rc));
 }
 
+/* /run's belong to the system. rmdir(2) takes empty folders only, so another job's is safe. */
+void er_statedir_remove(const char *path)
+{
+    char base[ER_STATE_PATH_MAX];
+    char *slash;
+
+    er_remove_all(path, NULL);
+    snprintf(base, sizeof(base), "%s", path);
+    slash = strrchr(base, '/');
+    if (!slash || strncmp(base, TMP_BASE, strlen(TMP_BASE)) != 0)
+        return;
+    *slash = '\0';
+    (void)rmdir(base);
+}
+
 void er_statedir_close(struct er_statedir *dir)
 {
     if (!dir->path[0])
         return;
-    er_remove_all(dir->path, NULL);
+    er_statedir_remove(dir->path);
     er_cleanup_fd(&dir->lock_fd);
     dir->path[0] = '\0';
 }

@@ -23,6 +23,8 @@ size_t er_statedir_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX]);
 int er_statedir_open(struct er_statedir *ret, const char *name, struct er_error *err);
 /* Removes it. */
 void er_statedir_close(struct er_statedir *dir);
+/* What er_statedir_close() does, for the guard: with its folder in /tmp, when that is empty. */
+void er_statedir_remove(const char *path);
 /* `<folder>/<file>`, at most 107 bytes as sockets want it; -ENAMETOOLONG. */
 int er_statedir_socket(const struct er_statedir *dir, const char *file,
                        char ret_path[ER_STATE_PATH_MAX], struct er_error *err);

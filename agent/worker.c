@@ -11,7 +11,14 @@
 #include "agent/errorfile.h"
 #include "base/cleanup.h"
 
-#define NOTICE_STOP 4 /* enum er_notice of libelastic; part of the page's layout */
+/* enum er_notice of libelastic; part of the page's layout */
+#define NOTICE_DRAIN 3
+#define NOTICE_STOP  4
+
+void er_worker_drain(struct er_worker *w)
+{
+    atomic_store(&w->page->to_worker.word, w->generation << 8 | NOTICE_DRAIN);
+}
 
 void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal)
 {
@@ -24,6 +31,7 @@ void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal)
             kill(w->pid, stop_signal);
         kill(-w->pid, SIGCONT);
     }
+    w->killed |= (actions & ER_WORKER_ACT_KILL) != 0;
     if ((actions & ER_WORKER_ACT_KILL) && kill(-w->pid, SIGKILL) < 0)
         kill(w->pid, SIGKILL);
 }

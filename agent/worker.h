@@ -39,6 +39,7 @@ struct er_worker {
     char *message;    /* owned; its own word about its failure, NULL none */
     char *traceback;  /* owned; from the error file, NULL none */
     bool spoke;       /* said HELLO: it speaks libelastic */
+    bool killed;      /* the ladder's last rung was needed */
     uint64_t started_us, spoke_us, ready_us, loaded_us, exited_us;
     int exec_errno, exec_step;
     struct er_exit exit;
@@ -72,6 +73,8 @@ void er_worker_launch_free(struct er_worker_launch *launch); /* NULL is fine */
 
 /* Carry out a set of enum er_worker_action. */
 void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal);
+/* The notice DRAIN, for a worker that speaks libelastic: save, and leave at a step boundary. */
+void er_worker_drain(struct er_worker *w);
 /* Its process has ended with `wait_status`, and has been waited for: kind and code, error file,
  * last output. */
 void er_worker_ended(struct er_worker *w, int wait_status, bool oom, uint64_t now_us);

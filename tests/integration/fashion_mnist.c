@@ -227,6 +227,30 @@ static void checkpoints_that_fail_too_often_end_the_job(void)
     er_test_rmtree(root);
 }
 
+/* TERM is the notice of a preemption: the workers save at a step boundary and leave. */
+static void a_preempted_job_saves_and_goes_on(void)
+{
+    static const char *const said[] = {"step 3/", "resumed from"};
+    char more[2 * ER_TEST_PATH_MAX];
+    struct er_test_proc p;
+
+    make_data();
+    snprintf(more, sizeof(more), "checkpoint: {dir: %s/checkpoints, every_steps: 1000000}", root);
+    for (int i = 0; i < 2; i++) {
+        start_job(&p, ", --epochs=100000", more);
+        er_tap_require(er_test_wait_out(&p, said[i], ER_TEST_DEADLINE_MS));
+        kill(p.pid, SIGTERM);
+        er_tap_require(er_test_wait_exit(&p, ER_TEST_DEADLINE_MS));
+        if (!er_tap_check(er_test_exit_code(&p) == 75))
+            er_tap_note("%s", er_test_err(&p));
+        er_tap_check(strstr(er_test_err(&p), "asked 2 workers to save and leave within 1m30s"));
+        er_tap_check(strstr(er_test_out(&p), "drain") != NULL);
+        er_tap_check(strstr(er_test_err(&p), "had to be killed") == NULL);
+        er_test_done(&p);
+    }
+    er_test_rmtree(root);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
@@ -234,6 +258,7 @@ int main(int argc, char **argv)
         {"a_killed_run_goes_on_bit_for_bit", a_killed_run_goes_on_bit_for_bit, 0},
         {"failures_are_one_line_and_exit_code_93", failures_are_one_line_and_exit_code_93, 0},
         {"a_truncated_file_is_named", a_truncated_file_is_named, 0},
+        {"a_preempted_job_saves_and_goes_on", a_preempted_job_saves_and_goes_on, 0},
         {"usage_errors_are_not_restarted", usage_errors_are_not_restarted, 0},
         {"checkpoints_that_fail_too_often_end_the_job", checkpoints_that_fail_too_often_end_the_job,
          0},
