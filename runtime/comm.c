@@ -11,74 +11,18 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/rand.h"
 #include "runtime/comm_ops.h"
-#include "runtime/host_algo.h"
 #include "runtime/runtime_internal.h"
 
 enum { CONNECT_SLICE_US = 50000 };
 
-static const char *const kind_names[ER_OP_KIND_COUNT] = {
-#define ER_OP_NAME(name, text) [ER_OP_##name] = text,
-    ER_OP_KINDS(ER_OP_NAME)
-#undef ER_OP_NAME
-};
-static const char *const dtype_names[ER_DTYPE_COUNT] = {
-    [ER_F32] = "f32", [ER_F64] = "f64", [ER_I32] = "i32", [ER_I64] = "i64", [ER_U8] = "u8"};
-static const char *const reduce_names[ER_REDUCE_COUNT] = {
-    [ER_SUM] = "", [ER_MIN] = ", min", [ER_MAX] = ", max"};
 static const char *const transport_names[] = {
     [ER_TRANSPORT_AUTO] = "auto", [ER_TRANSPORT_SHM] = "shm", [ER_TRANSPORT_TCP] = "tcp"};
 
-const char *er_dtype_name(enum er_dtype dtype)
+struct er_op *er_comm_at(struct er_comm *comm, uint64_t number)
 {
-    return (unsigned)dtype < ER_DTYPE_COUNT ? dtype_names[dtype] : "?";
-}
-
-/* A peer's descriptor is not to be trusted with an index. */
-static const char *name_of(const char *const *names, uint32_t i, uint32_t count)
-{
-    return i < count ? names[i] : "?";
-}
-
-const char *er_op_text(const struct er_op_desc *desc, char ret[ER_COMM_OP_TEXT_MAX])
-{
-    const char *kind = name_of(kind_names, desc->kind, ER_OP_KIND_COUNT);
-    const char *dtype = name_of(dtype_names, desc->dtype, ER_DTYPE_COUNT);
-    unsigned long long seq = desc->seq, n = desc->n;
-
-    switch (desc->kind) {
-    case ER_OP_ALL_REDUCE:
-        snprintf(ret, ER_COMM_OP_TEXT_MAX, "%s #%llu (%s x %llu%s)", kind, seq, dtype, n,
-                 name_of(reduce_names, desc->reduce, ER_REDUCE_COUNT));
-        break;
-    case ER_OP_BROADCAST:
-        snprintf(ret, ER_COMM_OP_TEXT_MAX, "%s #%llu (%s x %llu, root %u)", kind, seq, dtype, n,
-                 desc->root);
-        break;
-    case ER_OP_ALL_GATHER:
-        snprintf(ret, ER_COMM_OP_TEXT_MAX, "%s #%llu (%s x %llu)", kind, seq, dtype, n);
-        break;
-    default:
-        snprintf(ret, ER_COMM_OP_TEXT_MAX, "%s #%llu", kind, seq);
-        break;
-    }
-    return ret;
-}
-
-int er_op_agree(const struct er_op_desc *mine, int my_rank, const struct er_op_desc *theirs,
-                int their_rank, struct er_error *err)
-{
-    char a[ER_COMM_OP_TEXT_MAX], b[ER_COMM_OP_TEXT_MAX];
-
-    if (memcmp(mine, theirs, sizeof(*mine)) == 0)
-        return 0;
-    return er_error_set(err, ER_E_MISMATCH, "rank %d is at %s, rank %d at %s", my_rank,
-                        er_op_text(mine, a), their_rank, er_op_text(theirs, b));
-}
-
-size_t er_op_bytes(const struct er_op_desc *desc)
-{
-    return (size_t)desc->n * er_dtype_size((enum er_dtype)desc->dtype);
+    return &comm->ring[(number - 1) % ER_COMM_OPS_MAX];
 }
 
 struct er_op *er_comm_next(struct er_comm *comm)
@@ -87,15 +31,25 @@ struct er_op *er_comm_next(struct er_comm *comm)
 
     if (finished == atomic_load_explicit(&comm->begun, memory_order_acquire))
         return NULL;
-    return &comm->ring[finished % ER_COMM_OPS_MAX];
+    return er_comm_at(comm, finished + 1);
 }
 
-void er_comm_finish(struct er_comm *comm, struct er_op *op, int rc)
+static void finish_one(struct er_comm *comm, struct er_op *op, int rc)
 {
     op->rc = rc;
+    if (!rc && !er_op_is_pair(&op->desc))
+        atomic_store_explicit(&comm->collectives_done, op->desc.seq, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->finished, 1, memory_order_release);
     if (atomic_exchange(&op->state, ER_OP_DONE) == ER_OP_AWAITED)
         syscall(SYS_futex, &op->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void er_comm_finish(struct er_comm *comm, struct er_op *first, int rc)
+{
+    uint64_t number = first->number;
+
+    for (uint32_t i = first->batch; i > 0; i--)
+        finish_one(comm, er_comm_at(comm, number++), rc);
 }
 
 int er_comm_fail(struct er_comm *comm, int code, const struct er_error *err)
@@ -110,8 +64,7 @@ int er_comm_fail(struct er_comm *comm, int code, const struct er_error *err)
     return code;
 }
 
-/* 0, or the failure of the communicator as this call's error. */
-static int check_failed(const struct er_comm *comm, struct er_error *err)
+int er_comm_check(const struct er_comm *comm, struct er_error *err)
 {
     int failed = atomic_load_explicit(&comm->failed, memory_order_acquire);
 
@@ -174,6 +127,19 @@ static void describe(struct er_comm *comm, bool self)
                  transport_names[comm->transport], comm->size);
 }
 
+static int allocate(struct er_comm *comm, struct er_error *err)
+{
+    size_t size = (size_t)comm->size;
+
+    comm->votes = calloc(size, sizeof(*comm->votes));
+    comm->sent = calloc(size, sizeof(*comm->sent));
+    comm->received = calloc(size, sizeof(*comm->received));
+    comm->offsets = calloc(ER_COMM_OPS_MAX * (size + 1), sizeof(*comm->offsets));
+    if (!comm->votes || !comm->sent || !comm->received || !comm->offsets)
+        return er_error_set(err, -ENOMEM, "communicator: out of memory");
+    return 0;
+}
+
 ER_CLEANUP_FOR(er_comm_abort, struct er_comm)
 
 int er_comm_open(struct er_comm **ret, struct er_ctx *ctx, const struct er_comm_opts *opts,
@@ -190,9 +156,9 @@ int er_comm_open(struct er_comm **ret, struct er_ctx *ctx, const struct er_comm_
     rc = configure(comm, opts ? opts : &defaults, err);
     if (rc < 0)
         return rc;
-    comm->votes = calloc((size_t)comm->size, sizeof(*comm->votes));
-    if (!comm->votes)
-        return er_error_set(err, -ENOMEM, "communicator: out of memory");
+    rc = allocate(comm, err);
+    if (rc < 0)
+        return rc;
     self = comm->size == 1 && (!opts || opts->backend != ER_COMM_HOST);
     describe(comm, self);
     comm->ops = self ? &er_comm_self_ops : &er_comm_host_ops;
@@ -212,6 +178,9 @@ void er_comm_abort(struct er_comm *comm)
     if (comm->ops)
         comm->ops->close(comm);
     free(comm->votes);
+    free(comm->sent);
+    free(comm->received);
+    free(comm->offsets);
     free(comm);
     errno = saved;
 }
@@ -219,7 +188,7 @@ void er_comm_abort(struct er_comm *comm)
 static int connect_for(struct er_comm *comm, uint64_t wait_us, struct er_error *err)
 {
     struct er_error why = ER_ERROR_INIT;
-    int rc = check_failed(comm, err);
+    int rc = er_comm_check(comm, err);
 
     if (rc || comm->ready)
         return rc;
@@ -229,7 +198,7 @@ static int connect_for(struct er_comm *comm, uint64_t wait_us, struct er_error *
         return rc;
     er_error_wrap(&why, rc, "communicator '%s'", comm->name);
     er_comm_fail(comm, rc, &why);
-    return check_failed(comm, err);
+    return er_comm_check(comm, err);
 }
 
 int er_comm_status(struct er_comm *comm, struct er_error *err)
@@ -264,120 +233,132 @@ const char *er_comm_describe(const struct er_comm *comm)
     return comm->describe;
 }
 
-/* A slot of the ring for the operation, filled in but not yet visible to the backend. */
-static int take_slot(struct er_comm *comm, const struct er_op_desc *desc, void *buf,
-                     const void *mine, struct er_op **ret, struct er_error *err)
+/* Whether one more operation can be taken. A slot is free only when its operation's state says so:
+ * that is the last that is written of it. */
+static int check_room(struct er_comm *comm, struct er_error *err)
 {
-    uint64_t begun = atomic_load_explicit(&comm->begun, memory_order_relaxed);
     uint64_t finished = atomic_load_explicit(&comm->finished, memory_order_acquire);
-    struct er_op *op = &comm->ring[begun % ER_COMM_OPS_MAX];
+    const struct er_op *slot = er_comm_at(comm, comm->staged + 1);
     int rc = connect_for(comm, 0, err);
 
     if (rc == ER_IN_PROGRESS)
         return er_error_set(err, -ENOTCONN, "communicator '%s' is still connecting", comm->name);
     if (rc < 0)
         return rc;
-    if (begun - finished >= ER_COMM_OPS_MAX)
+    if (comm->staged - finished >= ER_COMM_OPS_MAX ||
+        (slot->number && atomic_load_explicit(&slot->state, memory_order_acquire) != ER_OP_DONE &&
+         slot->number <= finished))
         return er_error_set(err, -EAGAIN, "communicator '%s': %d operations are in flight",
                             comm->name, ER_COMM_OPS_MAX);
+    return 0;
+}
+
+static uint64_t next_seq(struct er_comm *comm, const struct er_op_desc *desc)
+{
+    if (desc->kind == ER_OP_SEND)
+        return ++comm->sent[desc->root];
+    if (desc->kind == ER_OP_RECV)
+        return ++comm->received[desc->root];
+    return ++comm->collectives;
+}
+
+/* The slot's own copy of the counts, as sums, and what of them is agreed on. */
+static const size_t *keep_counts(struct er_comm *comm, struct er_op *op, const size_t *counts)
+{
+    size_t slot = (size_t)(op - comm->ring), *offsets;
+
+    offsets = comm->offsets + slot * ((size_t)comm->size + 1);
+    offsets[0] = 0;
+    op->desc.counts = 0;
+    for (int i = 0; i < comm->size; i++) {
+        offsets[i + 1] = offsets[i] + counts[i];
+        op->desc.counts = er_rand_mix(op->desc.counts ^ counts[i]) | 1;
+    }
+    op->desc.n = offsets[comm->size];
+    return offsets;
+}
+
+/* The next slot of the ring, filled in but not yet visible to the backend. */
+static struct er_op *stage(struct er_comm *comm, const struct er_comm_call *call)
+{
+    struct er_op *op = er_comm_at(comm, ++comm->staged);
+
     op->comm = comm;
-    op->desc = *desc;
-    op->desc.seq = begun + 1;
-    op->buf = buf;
-    op->mine = mine;
+    op->number = comm->staged;
+    op->batch = 0;
+    op->desc = call->desc;
+    op->desc.seq = next_seq(comm, &call->desc);
+    op->in = call->in;
+    op->out = call->out;
+    op->offsets = call->counts ? keep_counts(comm, op, call->counts) : NULL;
     op->rc = 0;
     atomic_store_explicit(&op->state, ER_OP_PENDING, memory_order_relaxed);
+    return op;
+}
+
+static void launch(struct er_comm *comm, bool async)
+{
+    uint64_t begun = atomic_load_explicit(&comm->begun, memory_order_relaxed);
+
+    er_comm_at(comm, begun + 1)->batch = (uint32_t)(comm->staged - begun);
+    atomic_store_explicit(&comm->begun, comm->staged, memory_order_release);
+    comm->ops->post(comm, async);
+}
+
+int er_comm_start(struct er_comm *comm, const struct er_comm_call *call, struct er_op **ret,
+                  struct er_error *err)
+{
+    int rc = check_room(comm, err);
+    struct er_op *op;
+
+    if (rc < 0)
+        return rc;
+    op = stage(comm, call);
+    if (!comm->grouping)
+        launch(comm, ret != NULL);
+    if (!ret)
+        return er_op_wait(op, ER_FOREVER, err);
     *ret = op;
     return 0;
 }
 
-static int start(struct er_comm *comm, const struct er_op_desc *desc, void *buf, const void *mine,
-                 struct er_op **ret, struct er_error *err)
+int er_group_begin(struct er_comm *comm, struct er_error *err)
 {
-    struct er_op *op = NULL;
-    int rc = take_slot(comm, desc, buf, mine, &op, err);
-
-    if (rc < 0)
-        return rc;
-    atomic_store_explicit(&comm->begun, op->desc.seq, memory_order_release);
-    comm->ops->post(comm, op, ret != NULL);
-    if (ret)
-        *ret = op;
-    else
-        rc = er_op_wait(op, ER_FOREVER, err);
-    return rc;
-}
-
-static int check_array(const void *buf, size_t n, enum er_dtype dtype, struct er_error *err)
-{
-    size_t width = er_dtype_size(dtype);
-
-    if (!width)
-        return er_error_set(err, ER_E_USAGE, "unknown element type %d", (int)dtype);
-    if (!buf && n > 0)
-        return er_error_set(err, ER_E_USAGE, "NULL for %zu elements", n);
-    if (n > SIZE_MAX / 2 / width)
-        return er_error_set(err, ER_E_USAGE, "%zu elements: larger than any memory", n);
-    if ((uintptr_t)buf % width)
-        return er_error_set(err, ER_E_USAGE, "buffer %p is not aligned for %s", buf,
-                            er_dtype_name(dtype));
+    if (comm->grouping)
+        return er_error_set(err, ER_E_USAGE, "a group within a group");
+    comm->grouping = true;
     return 0;
 }
 
-static int check_ret(struct er_op **ret, struct er_error *err)
+/* Take back what was staged, with its numbers: the peers may never hear of it. */
+static void forget_group(struct er_comm *comm)
 {
-    return ret ? 0 : er_error_set(err, ER_E_USAGE, "no place for the operation's handle");
+    uint64_t begun = atomic_load_explicit(&comm->begun, memory_order_relaxed);
+
+    for (; comm->staged > begun; comm->staged--) {
+        const struct er_op_desc *desc = &er_comm_at(comm, comm->staged)->desc;
+
+        if (desc->kind == ER_OP_SEND)
+            comm->sent[desc->root]--;
+        else if (desc->kind == ER_OP_RECV)
+            comm->received[desc->root]--;
+        else
+            comm->collectives--;
+    }
 }
 
-int er_all_reduce(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype,
-                  enum er_reduce reduce, struct er_op **ret, struct er_error *err)
+int er_group_end(struct er_comm *comm, struct er_error *err)
 {
-    struct er_op_desc desc = {
-        .kind = ER_OP_ALL_REDUCE, .n = n, .dtype = (uint32_t)dtype, .reduce = (uint32_t)reduce};
-    int rc = check_ret(ret, err);
+    int rc = er_comm_check(comm, err);
 
-    if (!rc)
-        rc = check_array(buf, n, dtype, err);
-    if (!rc && (unsigned)reduce >= ER_REDUCE_COUNT)
-        rc = er_error_set(err, ER_E_USAGE, "unknown reduction %d", (int)reduce);
-    return rc ? rc : start(comm, &desc, buf, NULL, ret, err);
-}
-
-int er_broadcast(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype, int root,
-                 struct er_op **ret, struct er_error *err)
-{
-    struct er_op_desc desc = {
-        .kind = ER_OP_BROADCAST, .n = n, .dtype = (uint32_t)dtype, .root = (uint32_t)root};
-    int rc = check_ret(ret, err);
-
-    if (!rc)
-        rc = check_array(buf, n, dtype, err);
-    if (!rc && (root < 0 || root >= comm->size))
-        rc = er_error_set(err, ER_E_USAGE, "root %d of %d ranks", root, comm->size);
-    return rc ? rc : start(comm, &desc, buf, NULL, ret, err);
-}
-
-int er_all_gather(struct er_comm *comm, const void *mine, size_t n, void *all, struct er_op **ret,
-                  struct er_error *err)
-{
-    struct er_op_desc desc = {.kind = ER_OP_ALL_GATHER, .n = n, .dtype = ER_U8};
-    int rc = check_ret(ret, err);
-
-    if (!rc)
-        rc = check_array(mine, n, ER_U8, err);
-    if (!rc)
-        rc = check_array(all, n, ER_U8, err);
-    if (!rc && n > SIZE_MAX / 2 / (size_t)comm->size)
-        rc = er_error_set(err, ER_E_USAGE, "%zu bytes of each of %d ranks: larger than any memory",
-                          n, comm->size);
-    return rc ? rc : start(comm, &desc, all, mine, ret, err);
-}
-
-int er_comm_barrier(struct er_comm *comm, struct er_error *err)
-{
-    struct er_op_desc desc = {.kind = ER_OP_BARRIER, .dtype = ER_U8};
-
-    return start(comm, &desc, NULL, NULL, NULL, err);
+    if (!comm->grouping)
+        return er_error_set(err, ER_E_USAGE, "the end of a group that was not begun");
+    comm->grouping = false;
+    if (rc < 0)
+        forget_group(comm);
+    else if (comm->staged > atomic_load_explicit(&comm->begun, memory_order_relaxed))
+        launch(comm, true);
+    return rc;
 }
 
 int er_op_test(struct er_op *op, struct er_error *err)
@@ -396,57 +377,13 @@ int er_op_wait(struct er_op *op, uint64_t timeout_us, struct er_error *err)
 
     if (rc != ER_IN_PROGRESS)
         return rc;
+    if (op->number > atomic_load_explicit(&op->comm->begun, memory_order_relaxed))
+        return er_error_set(err, ER_E_USAGE, "%s has not begun: its group is open",
+                            er_op_text(&op->desc, text));
     op->comm->ops->wait(op->comm, op, er_deadline_in(er_now_us(), timeout_us));
     rc = er_op_test(op, err);
     if (rc != ER_IN_PROGRESS)
         return rc;
     return er_error_set(err, -ETIMEDOUT, "%s is not done after %llu us; it goes on",
                         er_op_text(&op->desc, text), (unsigned long long)timeout_us);
-}
-
-/* 0, or ER_E_MISMATCH naming the first rank that differs from rank 0: the same on all ranks. */
-static int check_votes(const struct er_comm *comm, struct er_error *err)
-{
-    const struct er_vote *first = &comm->votes[0];
-
-    for (int i = 1; i < comm->size; i++) {
-        const struct er_vote *v = &comm->votes[i];
-
-        if (v->step != first->step)
-            return er_error_set(err, ER_E_MISMATCH, "vote: rank 0 is at step %llu, rank %d at %llu",
-                                (unsigned long long)first->step, i, (unsigned long long)v->step);
-        if (v->order_hash != first->order_hash)
-            return er_error_set(err, ER_E_MISMATCH,
-                                "vote at step %llu: rank %d reduced in another order than rank 0 "
-                                "(hash %016llx, not %016llx)",
-                                (unsigned long long)v->step, i, (unsigned long long)v->order_hash,
-                                (unsigned long long)first->order_hash);
-    }
-    return 0;
-}
-
-int er_vote(struct er_comm *comm, struct er_vote *inout, struct er_error *err)
-{
-    struct er_op_desc desc = {.kind = ER_OP_VOTE, .n = sizeof(*inout), .dtype = ER_U8};
-    struct er_error why = ER_ERROR_INIT;
-    uint64_t unfinished = atomic_load_explicit(&comm->begun, memory_order_relaxed) -
-                          atomic_load_explicit(&comm->finished, memory_order_acquire);
-    int rc;
-
-    if (unfinished)
-        return er_error_set(err, -EBUSY,
-                            "vote at step %llu: %llu operations of this rank are unfinished",
-                            (unsigned long long)inout->step, (unsigned long long)unfinished);
-    rc = start(comm, &desc, comm->votes, inout, NULL, err);
-    if (rc < 0)
-        return rc;
-    rc = check_votes(comm, &why);
-    if (rc < 0) {
-        er_comm_fail(comm, rc, &why);
-        return check_failed(comm, err);
-    }
-    for (int i = 1; i < comm->size; i++)
-        er_algo_vote(&comm->votes[0], &comm->votes[i]);
-    *inout = comm->votes[0];
-    return 0;
 }

@@ -8,7 +8,8 @@
  * on a progress thread. All ranks start the same operations in the same order; a different kind,
  * type, count or root is ER_E_MISMATCH on every rank, naming both operations and ranks.
  * - Sums are made element by element in rank order (0 + 1 + ... ), so results are bit-identical on
- * all ranks and do not depend on sizes, buckets or transport.
+ * all ranks and do not depend on sizes, buckets or transport. float16 and bfloat16 are summed in
+ * float32 and rounded once. Averages are the sum divided by the size (integers: towards zero).
  * - A peer's death (its socket closes), a deadline, or the agent's STOP notice fails everything
  * outstanding with a text that names peer and operation. After a failure only abort is useful.
  */
@@ -22,8 +23,8 @@ extern "C" {
 
 enum er_comm_backend { ER_COMM_AUTO, ER_COMM_SELF, ER_COMM_HOST };
 enum er_comm_transport { ER_TRANSPORT_AUTO, ER_TRANSPORT_SHM, ER_TRANSPORT_TCP };
-enum er_dtype { ER_F32, ER_F64, ER_I32, ER_I64, ER_U8, ER_DTYPE_COUNT };
-enum er_reduce { ER_SUM, ER_MIN, ER_MAX, ER_REDUCE_COUNT };
+enum er_dtype { ER_F32, ER_F64, ER_I32, ER_I64, ER_U8, ER_F16, ER_BF16, ER_DTYPE_COUNT };
+enum er_reduce { ER_SUM, ER_MIN, ER_MAX, ER_AVG, ER_REDUCE_COUNT };
 
 #define ER_COMM_OPS_MAX 256 /* operations in flight; one more is -EAGAIN */
 
@@ -63,6 +64,8 @@ ER_API void er_comm_abort(struct er_comm *comm);
  * (ER_COMM_OPS_MAX in flight), ER_E_USAGE (arguments), or the communicator's failure, should it
  * have one. Codes of a failed operation: ER_E_PEER_LOST, ER_E_MISMATCH, -ETIMEDOUT, ER_E_ABORTED.
  */
+/* Buffers are borrowed until the operation is done. `in` and `out` of one call are the same array,
+ * or do not overlap; what else is allowed in place says each call. */
 /* In place: n elements at buf become the reduction over all ranks. buf stays the communicator's
  * until the op is done. */
 ER_API int er_all_reduce(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype,
@@ -72,6 +75,49 @@ ER_API int er_broadcast(struct er_comm *comm, void *buf, size_t n, enum er_dtype
 /* `mine` (n bytes) of every rank in rank order at `all` (n * size bytes). */
 ER_API int er_all_gather(struct er_comm *comm, const void *mine, size_t n, void *all,
                          struct er_op **ret, struct er_error *err);
+/* `out` (n) of every rank is the reduction of all ranks' `in` (n). */
+ER_API int er_all_reduce_to(struct er_comm *comm, const void *in, void *out, size_t n,
+                            enum er_dtype dtype, enum er_reduce reduce, struct er_op **ret,
+                            struct er_error *err);
+/* `out` (n) of the root alone is the reduction; elsewhere it is untouched and may be NULL. */
+ER_API int er_reduce_to(struct er_comm *comm, const void *in, void *out, size_t n,
+                        enum er_dtype dtype, enum er_reduce reduce, int root, struct er_op **ret,
+                        struct er_error *err);
+/* `out` (n) of every rank is the root's `in` (n); `in` of the others is not looked at. */
+ER_API int er_broadcast_to(struct er_comm *comm, const void *in, void *out, size_t n,
+                           enum er_dtype dtype, int root, struct er_op **ret, struct er_error *err);
+/* `out` (n) of rank r is the reduction of block r of all ranks' `in` (size, n). In place: `out` is
+ * this rank's block of `in`. The v form: block r has counts[r] elements, the same counts on all
+ * ranks; they are copied. */
+ER_API int er_reduce_scatter(struct er_comm *comm, const void *in, void *out, size_t n,
+                             enum er_dtype dtype, enum er_reduce reduce, struct er_op **ret,
+                             struct er_error *err);
+ER_API int er_reduce_scatter_v(struct er_comm *comm, const void *in, void *out,
+                               const size_t *counts, enum er_dtype dtype, enum er_reduce reduce,
+                               struct er_op **ret, struct er_error *err);
+/* Block r of `out` (size, n) is `in` (n) of rank r. In place: `in` is this rank's block of `out`.
+ * The v form: rank r gives counts[r] elements. */
+ER_API int er_all_gather_to(struct er_comm *comm, const void *in, void *out, size_t n,
+                            enum er_dtype dtype, struct er_op **ret, struct er_error *err);
+ER_API int er_all_gather_v(struct er_comm *comm, const void *in, void *out, const size_t *counts,
+                           enum er_dtype dtype, struct er_op **ret, struct er_error *err);
+/* Block s of rank r's `out` (size, n) is block r of rank s's `in` (size, n). Not in place. */
+ER_API int er_all_to_all(struct er_comm *comm, const void *in, void *out, size_t n,
+                         enum er_dtype dtype, struct er_op **ret, struct er_error *err);
+/* From one rank to another. Messages of a pair arrive in the order in which they were sent, and
+ * both sides name the same count and type. A send may be done before it is received. */
+ER_API int er_send(struct er_comm *comm, const void *buf, size_t n, enum er_dtype dtype, int to,
+                   struct er_op **ret, struct er_error *err);
+ER_API int er_recv(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype, int from,
+                   struct er_op **ret, struct er_error *err);
+/*
+ * Operations between begin and end start together at the end, and are done together: sends and
+ * receives side by side, whatever their order (an exchange between two ranks needs this), then the
+ * others one after another. At most ER_COMM_OPS_MAX. Barrier, vote and waiting are refused between.
+ * A failed er_group_end() has started nothing and forgets the group.
+ */
+ER_API int er_group_begin(struct er_comm *comm, struct er_error *err);
+ER_API int er_group_end(struct er_comm *comm, struct er_error *err);
 ER_API int er_comm_barrier(struct er_comm *comm, struct er_error *err); /* waits */
 
 /* Wait for one operation: 0 done, -ETIMEDOUT (the operation goes on), other negative: failed.

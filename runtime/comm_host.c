@@ -20,38 +20,16 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "runtime/host_mesh.h"
+#include "runtime/host_internal.h"
 #include "runtime/host_shm.h"
 #include "runtime/host_tcp.h"
 
 enum {
     WAIT_SLICE_US = 1000, /* between looks at peers and at the agent's notice */
     CONNECT_SLICE_US = 5000,
-    LOST_GRACE_US = 10000, /* a lost peer that the operation does not need: others may fail first */
-    LEFT_GRACE_US = 1000000, /* a peer that left after the operation: its data may be on the way */
-    OWNER_SPIN_US = 50,      /* its core has nothing else to do */
-    THREAD_SPIN_US = 5,      /* its core may be computing */
+    OWNER_SPIN_US = 50, /* its core has nothing else to do */
+    THREAD_SPIN_US = 5, /* its core may be computing */
     THREAD_STACK_BYTES = 256 << 10
-};
-
-struct host {
-    struct er_comm *comm;
-    struct er_mesh *mesh;
-    const struct er_transport_ops *ops;
-    struct er_transport *transport;
-    uint64_t deadline_us;
-    bool spin; /* no more ranks on this host than processors */
-    pthread_t thread;
-    bool thread_runs;
-    _Atomic int engine;      /* 1: held */
-    _Atomic uint32_t bell;   /* futex word of the progress thread */
-    _Atomic uint32_t asleep; /* the progress thread sleeps on it */
-    _Atomic int stopping;
-    /* the holder's */
-    const struct er_op *current; /* begun in the transport */
-    uint64_t moved_us;           /* its last progress */
-    bool said_waiting;           /* since then */
-    const char *told;            /* the peer's words, when the failure came from a peer */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, const struct timespec *ts)
@@ -78,99 +56,6 @@ static void ring_bell(struct host *h)
         syscall(SYS_futex, &h->bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* The agent says that this generation is over. */
-static bool told_to_stop(const struct er_comm *comm)
-{
-    uint64_t word;
-
-    if (!comm->page)
-        return false;
-    word = atomic_load_explicit(&comm->page->to_worker.word, memory_order_acquire);
-    return (word & 0xff) == ER_NOTICE_STOP && word >> 8 == comm->generation;
-}
-
-/* ---- failures ---- */
-
-/* The first peer that has told of a failure, or -1. Its words explain more than connections that
- * close because of it. */
-static int find_told(struct host *h)
-{
-    for (int i = 0; i < h->comm->size; i++)
-        if (er_mesh_peer(h->mesh, i)->life == ER_MESH_FAILED) {
-            h->told = er_mesh_peer(h->mesh, i)->in.text;
-            return i;
-        }
-    return -1;
-}
-
-/* What a peer's end means for the operation: 0 nothing yet, or a failure. */
-static int judge_peer(const struct host *h, const struct er_op *op, int i, uint64_t now,
-                      struct er_error *err)
-{
-    const struct er_mesh_peer *p = er_mesh_peer(h->mesh, i);
-    bool left = p->life == ER_MESH_LEFT;
-    char text[ER_COMM_OP_TEXT_MAX];
-
-    if (p->life == ER_MESH_ALIVE)
-        return 0;
-    if (left && p->in.seq < op->desc.seq)
-        return er_error_set(err, ER_E_PEER_LOST, "rank %d left the communicator before %s", i,
-                            er_op_text(&op->desc, text));
-    if (!h->ops->needs(h->transport, i) && (left || now < p->since_us + LOST_GRACE_US))
-        return 0;
-    if (left && now < p->since_us + LEFT_GRACE_US)
-        return 0;
-    return er_error_set(err, ER_E_PEER_LOST, "rank %d closed its connection during %s", i,
-                        er_op_text(&op->desc, text));
-}
-
-/* Who holds the operation up: a peer it needs something from that has not said to be waiting
- * itself.
- */
-static int find_silent(const struct host *h, const struct er_op *op)
-{
-    int needed = -1;
-
-    for (int i = 0; i < h->comm->size; i++) {
-        if (i == h->comm->rank || !h->ops->needs(h->transport, i))
-            continue;
-        if (er_mesh_peer(h->mesh, i)->waiting != op->desc.seq)
-            return i;
-        needed = needed < 0 ? i : needed;
-    }
-    return needed;
-}
-
-/* Why a blocked operation cannot go on: 0 no reason. */
-static int judge(struct host *h, const struct er_op *op, struct er_error *err)
-{
-    uint64_t now = er_now_us();
-    char text[ER_COMM_OP_TEXT_MAX];
-    int rc, teller = find_told(h);
-
-    er_op_text(&op->desc, text);
-    if (teller >= 0)
-        return er_error_set(err, er_mesh_peer(h->mesh, teller)->in.code,
-                            "%s (told by rank %d during %s)", h->told, teller, text);
-    if (told_to_stop(h->comm))
-        return er_error_set(err, ER_E_ABORTED, "rank %d was told by its agent to stop during %s",
-                            h->comm->rank, text);
-    for (int i = 0; i < h->comm->size; i++) {
-        rc = i == h->comm->rank ? 0 : judge_peer(h, op, i, now, err);
-
-        if (rc < 0)
-            return rc;
-    }
-    if (!h->said_waiting && now >= er_deadline_in(h->moved_us, h->comm->op_timeout_us / 2)) {
-        er_mesh_tell(h->mesh, ER_MESH_ALIVE, 0, op->desc.seq, "");
-        h->said_waiting = true;
-    }
-    if (now < er_deadline_in(h->moved_us, h->comm->op_timeout_us))
-        return 0;
-    return er_error_set(err, -ETIMEDOUT, "rank %d made no progress for %.1f s during %s",
-                        find_silent(h, op), (double)h->comm->op_timeout_us / 1e6, text);
-}
-
 static void fail_and_tell(struct host *h, int code, const struct er_error *why)
 {
     if (atomic_load(&h->comm->failed))
@@ -183,13 +68,49 @@ static void fail_and_tell(struct host *h, int code, const struct er_error *why)
 
 /* ---- the engine ---- */
 
-static void begin(struct host *h, const struct er_op *op)
+/*
+ * The next unit of the batch: first all its messages, which go side by side, then each collective
+ * alone. False: there is none.
+ */
+static bool next_unit(struct host *h, const struct er_op *first)
 {
+    bool messages = h->batch != first;
+
+    if (messages) {
+        h->batch = first;
+        h->batch_at = 0;
+    }
+    h->unit_n = 0;
+    for (uint32_t i = messages ? 0 : h->batch_at; i < first->batch; i++) {
+        struct er_op *op = er_comm_at(h->comm, first->number + i);
+
+        if (er_op_is_pair(&op->desc) != messages)
+            continue;
+        h->unit[h->unit_n++] = op;
+        if (messages)
+            continue;
+        h->batch_at = i + 1;
+        return true;
+    }
+    return h->unit_n > 0 || (messages && next_unit(h, first));
+}
+
+static void begin_unit(struct host *h)
+{
+    for (int i = 0; i < h->unit_n; i++) {
+        const struct er_op_desc *desc = &h->unit[i]->desc;
+
+        if (desc->kind == ER_OP_SEND)
+            h->sent[desc->root] = desc->seq;
+        else if (desc->kind == ER_OP_RECV)
+            h->received[desc->root] = desc->seq;
+        else
+            h->collectives = desc->seq;
+    }
     if (h->comm->page)
-        atomic_store_explicit(&h->comm->page->from_worker.collective, op->desc.seq,
+        atomic_store_explicit(&h->comm->page->from_worker.collective, h->unit[0]->number,
                               memory_order_relaxed);
-    h->ops->begin(h->transport, op);
-    h->current = op;
+    h->ops->begin(h->transport, h->unit, h->unit_n);
     h->moved_us = er_now_us();
     h->said_waiting = false;
 }
@@ -201,19 +122,12 @@ static void relax(void)
 #endif
 }
 
-/*
- * Carry one operation on: 0 done, ER_IN_PROGRESS at the deadline or when stopping, negative failed.
- * A peer's end is judged only after a further step has found the operation still blocked: what the
- * peer did before its end still counts.
- */
-static int drive(struct host *h, const struct er_op *op, uint64_t deadline_us, uint64_t spin_us,
-                 struct er_error *err)
+/* Carry the unit on: 0 done, ER_IN_PROGRESS at the deadline or when stopping, negative failed. */
+static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct er_error *err)
 {
     uint64_t now;
     int rc;
 
-    if (h->current != op)
-        begin(h, op);
     for (;;) {
         rc = h->ops->step(h->transport, err);
         if (rc <= 0)
@@ -233,11 +147,29 @@ static int drive(struct host *h, const struct er_op *op, uint64_t deadline_us, u
         }
         if (er_mesh_watch(h->mesh))
             continue;
-        rc = judge(h, op, err);
+        rc = er_host_judge(h, err);
         if (rc < 0)
             return rc;
         h->ops->wait(h->transport,
                      deadline_us - now < WAIT_SLICE_US ? deadline_us - now : WAIT_SLICE_US);
+    }
+}
+
+static int drive_batch(struct host *h, const struct er_op *first, uint64_t deadline_us,
+                       uint64_t spin_us, struct er_error *err)
+{
+    int rc;
+
+    for (;;) {
+        if (h->unit_n == 0) {
+            if (!next_unit(h, first))
+                return 0;
+            begin_unit(h);
+        }
+        rc = drive(h, deadline_us, spin_us, err);
+        if (rc != 0)
+            return rc;
+        h->unit_n = 0;
     }
 }
 
@@ -246,21 +178,22 @@ static int drive(struct host *h, const struct er_op *op, uint64_t deadline_us, u
 static void run(struct host *h, uint64_t until, uint64_t deadline_us, uint64_t spin_us)
 {
     struct er_error why = ER_ERROR_INIT;
-    struct er_op *op;
+    struct er_op *first;
 
-    while ((op = er_comm_next(h->comm)) != NULL) {
-        uint64_t seq = op->desc.seq;
+    while ((first = er_comm_next(h->comm)) != NULL) {
+        uint64_t last = first->number + first->batch - 1;
         int rc = atomic_load(&h->comm->failed);
 
         if (!rc)
-            rc = drive(h, op, deadline_us, spin_us, &why);
+            rc = drive_batch(h, first, deadline_us, spin_us, &why);
         if (rc == ER_IN_PROGRESS)
             return;
         if (rc < 0)
             fail_and_tell(h, rc, &why);
-        h->current = NULL;
-        er_comm_finish(h->comm, op, rc);
-        if (seq == until)
+        h->batch = NULL;
+        h->unit_n = 0;
+        er_comm_finish(h->comm, first, rc);
+        if (until && last >= until)
             return;
     }
 }
@@ -326,6 +259,10 @@ static int open_host(struct er_comm *comm, struct er_error *err)
         return er_error_set(err, -ENOMEM, "out of memory");
     comm->impl = h;
     h->comm = comm;
+    h->sent = calloc((size_t)comm->size, sizeof(*h->sent));
+    h->received = calloc((size_t)comm->size, sizeof(*h->received));
+    if (!h->sent || !h->received)
+        return er_error_set(err, -ENOMEM, "out of memory");
     h->deadline_us = er_deadline_in(er_now_us(), comm->open_timeout_us);
     h->ops = comm->transport == ER_TRANSPORT_SHM ? &er_host_shm_ops : &er_host_tcp_ops;
     if (comm->transport == ER_TRANSPORT_SHM && comm->rank == 0) {
@@ -370,7 +307,7 @@ static int connect_host(struct er_comm *comm, uint64_t wait_us, struct er_error 
                           err);
         if (rc == 0)
             rc = become_ready(h, err);
-        else if (rc > 0 && told_to_stop(comm))
+        else if (rc > 0 && er_host_told_to_stop(comm))
             rc = er_error_set(err, ER_E_ABORTED, "told by the agent to stop while connecting");
         now = er_now_us();
         if (rc > 0 && now >= h->deadline_us) {
@@ -385,7 +322,7 @@ static int connect_host(struct er_comm *comm, uint64_t wait_us, struct er_error 
     return rc;
 }
 
-static void post_host(struct er_comm *comm, struct er_op *op, bool async)
+static void post_host(struct er_comm *comm, bool async)
 {
     if (async) /* else the owner comes at once to carry it out itself */
         ring_bell(comm->impl);
@@ -410,7 +347,7 @@ static void wait_host(struct er_comm *comm, struct er_op *op, uint64_t deadline_
     while (atomic_load_explicit(&op->state, memory_order_acquire) != ER_OP_DONE &&
            er_now_us() < deadline_us) {
         if (take_engine(h)) {
-            run(h, op->desc.seq, deadline_us, OWNER_SPIN_US);
+            run(h, op->number, deadline_us, OWNER_SPIN_US);
             release_engine(h);
             if (er_comm_next(comm))
                 ring_bell(h);
@@ -418,24 +355,6 @@ static void wait_host(struct er_comm *comm, struct er_op *op, uint64_t deadline_
             sleep_on(op, deadline_us);
         }
     }
-}
-
-/* As judge(), without an operation. */
-static int judge_idle(struct host *h, struct er_error *err)
-{
-    int teller = find_told(h);
-
-    if (teller >= 0)
-        return er_error_set(err, er_mesh_peer(h->mesh, teller)->in.code, "%s (told by rank %d)",
-                            h->told, teller);
-    for (int i = 0; i < h->comm->size; i++) {
-        enum er_mesh_life life = er_mesh_peer(h->mesh, i)->life;
-
-        if (life != ER_MESH_ALIVE)
-            return er_error_set(err, ER_E_PEER_LOST, "rank %d %s between operations", i,
-                                life == ER_MESH_LEFT ? "left" : "closed its connection");
-    }
-    return 0;
 }
 
 static void check_host(struct er_comm *comm)
@@ -448,7 +367,7 @@ static void check_host(struct er_comm *comm)
         return;
     er_mesh_watch(h->mesh);
     if (!er_comm_next(comm))
-        rc = judge_idle(h, &why);
+        rc = er_host_judge_idle(h, &why);
     if (rc < 0)
         fail_and_tell(h, rc, &why);
     release_engine(h);
@@ -468,9 +387,12 @@ static void close_host(struct er_comm *comm)
         pthread_join(h->thread, NULL);
     }
     if (h->mesh) /* after a failure peers have heard of that, and do not listen any more */
-        er_mesh_tell(h->mesh, ER_MESH_LEFT, ER_E_ABORTED, atomic_load(&comm->finished), "");
-    h->ops->close(h->transport);
+        er_mesh_tell(h->mesh, ER_MESH_LEFT, ER_E_ABORTED, atomic_load(&comm->collectives_done), "");
+    if (h->ops)
+        h->ops->close(h->transport);
     er_mesh_close(h->mesh);
+    free(h->sent);
+    free(h->received);
     free(h);
     comm->impl = NULL;
 }

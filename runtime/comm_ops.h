@@ -24,7 +24,12 @@
     X(BROADCAST, "broadcast")                                                                      \
     X(ALL_GATHER, "all-gather")                                                                    \
     X(BARRIER, "barrier")                                                                          \
-    X(VOTE, "vote")
+    X(VOTE, "vote")                                                                                \
+    X(REDUCE, "reduce")                                                                            \
+    X(REDUCE_SCATTER, "reduce-scatter")                                                            \
+    X(ALL_TO_ALL, "all-to-all")                                                                    \
+    X(SEND, "send")                                                                                \
+    X(RECV, "recv")
 
 enum er_op_kind {
 #define ER_OP_ENUM(name, text) ER_OP_##name,
@@ -33,20 +38,26 @@ enum er_op_kind {
         ER_OP_KIND_COUNT
 };
 
-/* What all ranks must agree on; travels as it is (one machine type per job). */
+/* What all ranks must agree on (a send and its receive: but for the kind); travels as it is (one
+ * machine type per job). */
 struct er_op_desc {
-    uint64_t seq; /* 1, 2, ... within the communicator */
-    uint64_t n;   /* elements; all-gather and vote: bytes per rank */
-    uint32_t kind, dtype, reduce, root;
+    uint64_t seq;    /* 1, 2, ... of the communicator's collectives; SEND, RECV: of the pair's */
+    uint64_t n;      /* elements: of the array, or of one rank's block; v forms: of all blocks */
+    uint64_t counts; /* v forms: hash of the counts; else 0 */
+    uint32_t kind, dtype, reduce;
+    uint32_t root; /* SEND: the receiver, RECV: the sender */
 };
 
 enum er_op_state { ER_OP_PENDING, ER_OP_AWAITED, ER_OP_DONE };
 
 struct er_op {
     struct er_comm *comm;
+    uint64_t number; /* 1, 2, ...: place in the ring */
+    uint32_t batch;  /* first of so many that start and end together; 0: not the first */
     struct er_op_desc desc;
-    void *buf;              /* borrowed from the caller until done; all-gather: where all goes */
-    const void *mine;       /* all-gather, vote: this rank's part */
+    const void *in;         /* borrowed from the caller until done; may be `out` */
+    void *out;              /* likewise; NULL where nothing is received */
+    const size_t *offsets;  /* (size + 1) elements where blocks begin; NULL: even blocks */
     _Atomic uint32_t state; /* enum er_op_state; a futex word of the owner */
     int rc;                 /* valid once DONE */
 };
@@ -65,9 +76,17 @@ struct er_comm {
     char name[ER_COMM_NAME_MAX];
     char address[ER_COMM_ADDRESS_MAX]; /* "" : automatic */
     char describe[ER_COMM_DESCRIBE_MAX];
-    _Atomic uint64_t begun;    /* operations started; written by the owner */
-    _Atomic uint64_t finished; /* written by whoever carries operations out */
-    _Atomic int failed;        /* 0, or the code; set once, after `failure` */
+    /* the owner's */
+    bool grouping;
+    uint64_t staged;      /* operations of the ring that are filled in; > begun while grouping */
+    uint64_t collectives; /* staged */
+    uint64_t *sent, *received; /* (size) messages staged to and from each rank; owned */
+    size_t *offsets;           /* (ER_COMM_OPS_MAX, size + 1) of the v forms; owned */
+
+    _Atomic uint64_t begun;            /* operations started; written by the owner */
+    _Atomic uint64_t finished;         /* written by whoever carries operations out */
+    _Atomic uint64_t collectives_done; /* of them; likewise */
+    _Atomic int failed;                /* 0, or the code; set once, after `failure` */
     struct er_error failure;
     struct er_vote *votes; /* (size); owned */
     struct er_op ring[ER_COMM_OPS_MAX];
@@ -79,9 +98,9 @@ struct er_comm_ops {
     int (*open)(struct er_comm *comm, struct er_error *err);
     /* Carry connecting on for at most `wait_us`. 0 ready, ER_IN_PROGRESS, negative failed. */
     int (*connect)(struct er_comm *comm, uint64_t wait_us, struct er_error *err);
-    /* A new operation stands at the end of the ring. `async`: nobody may come to wait for it soon.
+    /* New operations stand at the end of the ring. `async`: nobody may come to wait for them soon.
      */
-    void (*post)(struct er_comm *comm, struct er_op *op, bool async);
+    void (*post)(struct er_comm *comm, bool async);
     /* Until the operation is done or the deadline has passed; the front reads the result. */
     void (*wait)(struct er_comm *comm, struct er_op *op, uint64_t deadline_us);
     /* Look after idle connections: a lost peer becomes the failure of the communicator. */
@@ -92,17 +111,43 @@ struct er_comm_ops {
 
 extern const struct er_comm_ops er_comm_self_ops, er_comm_host_ops;
 
-/* The next operation to carry out, or NULL. */
+/* The first of the next batch to carry out, or NULL. Its others follow in the ring: er_comm_at().
+ */
 struct er_op *er_comm_next(struct er_comm *comm);
-/* Finish the next operation. The result becomes visible to the owner, who is woken. */
-void er_comm_finish(struct er_comm *comm, struct er_op *op, int rc);
+struct er_op *er_comm_at(struct er_comm *comm, uint64_t number);
+/* Finish the next batch. The result becomes visible to the owner, who is woken. */
+void er_comm_finish(struct er_comm *comm, struct er_op *first, int rc);
 /* Make `err` the failure of the communicator, unless it has one. Returns the failure's code. */
 int er_comm_fail(struct er_comm *comm, int code, const struct er_error *err);
 
+/* What a call must bring along; fills in what the front knows and starts the operation, or stages
+ * it when grouping. `ret` NULL: waits for it. comm.c, for comm_calls.c. */
+struct er_comm_call {
+    struct er_op_desc desc;
+    const void *in;
+    void *out;
+    const size_t *counts; /* (size), or NULL; copied */
+};
+int er_comm_start(struct er_comm *comm, const struct er_comm_call *call, struct er_op **ret,
+                  struct er_error *err);
+/* 0, or the failure of the communicator as this call's error. */
+int er_comm_check(const struct er_comm *comm, struct er_error *err);
+
+bool er_op_is_pair(const struct er_op_desc *desc); /* SEND or RECV */
 /* "all-reduce #17 (f32 x 4096)" */
 const char *er_op_text(const struct er_op_desc *desc, char ret[ER_COMM_OP_TEXT_MAX]);
-/* 0, or ER_E_MISMATCH with a text that names both ranks and operations. */
+/* 0, or ER_E_MISMATCH with a text that names both ranks and operations. A receive agrees with the
+ * send that it waits for. */
 int er_op_agree(const struct er_op_desc *mine, int my_rank, const struct er_op_desc *theirs,
                 int their_rank, struct er_error *err);
-/* Bytes at `buf` of this rank that the operation reads or writes (all-gather: of one rank). */
+/* Unconditionally that error. */
+int er_op_differ(const struct er_op_desc *mine, int my_rank, const struct er_op_desc *theirs,
+                 int their_rank, struct er_error *err);
+
+/* Bytes of the array, or of one rank's block of even blocks. */
 size_t er_op_bytes(const struct er_op_desc *desc);
+/* Where the block of a rank begins, in bytes from the beginning of the blocks; `rank` may be size.
+ */
+size_t er_op_block(const struct er_op *op, int rank);
+/* Bytes of the longest block. */
+size_t er_op_longest(const struct er_op *op);

@@ -271,12 +271,12 @@ static bool hear(struct er_mesh_peer *p, int fd)
     p->in_n += (size_t)n;
     if (p->in_n < sizeof(p->in))
         return false;
-    p->in.text[sizeof(p->in.text) - 1] = '\0';
     if (p->in.magic == ER_WIRE_MAGIC && p->in.life == ER_MESH_ALIVE) {
-        p->waiting = p->in.seq;
+        p->waiting = p->in.waiting;
         p->in_n = 0;
         return true;
     }
+    p->in.text[sizeof(p->in.text) - 1] = '\0';
     if (p->in.magic != ER_WIRE_MAGIC || p->in.code >= 0)
         set_life(p, ER_MESH_LOST);
     else
@@ -303,6 +303,15 @@ bool er_mesh_watch(struct er_mesh *mesh)
     return changed;
 }
 
+/* Who does not take it at once will see the connection close. */
+static void send_frame(struct er_mesh *mesh, int peer, const struct er_mesh_frame *frame)
+{
+    int fd = er_mesh_fd(mesh, peer, ER_MESH_CONTROL);
+
+    if (fd >= 0)
+        send(fd, frame, sizeof(*frame), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 void er_mesh_tell(struct er_mesh *mesh, enum er_mesh_life life, int code, uint64_t seq,
                   const char *text)
 {
@@ -312,10 +321,14 @@ void er_mesh_tell(struct er_mesh *mesh, enum er_mesh_life life, int code, uint64
                                   .seq = seq};
 
     snprintf(frame.text, sizeof(frame.text), "%s", text);
-    for (int i = 0; i < mesh->config.size; i++) {
-        int fd = er_mesh_fd(mesh, i, ER_MESH_CONTROL);
+    for (int i = 0; i < mesh->config.size; i++)
+        send_frame(mesh, i, &frame);
+}
 
-        if (fd >= 0)
-            send(fd, &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
+void er_mesh_say_waiting(struct er_mesh *mesh, int peer, const struct er_mesh_waiting *waiting)
+{
+    struct er_mesh_frame frame = {
+        .magic = ER_WIRE_MAGIC, .life = ER_MESH_ALIVE, .waiting = *waiting};
+
+    send_frame(mesh, peer, &frame);
 }

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "runtime/comm.h"
+#include "runtime/comm_ops.h"
 #include "runtime/host_addr.h"
 
 enum er_mesh_channel { ER_MESH_CONTROL, ER_MESH_DATA, ER_MESH_CHANNEL_COUNT };
@@ -33,21 +33,31 @@ enum er_mesh_life {
 
 #define ER_MESH_TEXT_MAX 480
 
+/* Where a rank is blocked, said to one peer. */
+struct er_mesh_waiting {
+    struct er_op_desc desc;  /* a message of the two if there is one; seq 0: never said */
+    uint64_t collectives;    /* in a collective: its number, else 0 */
+    uint64_t sent, received; /* messages to and from that peer that it has begun */
+};
+
 /* One message on a control connection; sent whole. */
 struct er_mesh_frame {
     uint32_t magic;
     uint32_t life; /* ALIVE: waiting in an operation; LEFT; FAILED */
     int32_t code;  /* FAILED: its error code */
     uint32_t pad;
-    uint64_t seq; /* ALIVE: the operation; LEFT: the last that it has completed */
-    char text[ER_MESH_TEXT_MAX];
+    uint64_t seq; /* LEFT: the last collective that it has completed */
+    union {
+        struct er_mesh_waiting waiting; /* ALIVE */
+        char text[ER_MESH_TEXT_MAX];    /* FAILED */
+    };
 };
 
 struct er_mesh_peer {
     enum er_mesh_life life;
-    uint64_t waiting;        /* the last operation in which it said to be waiting */
-    uint64_t since_us;       /* when `life` changed */
-    struct er_mesh_frame in; /* its last words, as far as they have come */
+    struct er_mesh_waiting waiting; /* its last word of that */
+    uint64_t since_us;              /* when `life` changed */
+    struct er_mesh_frame in;        /* its last words, as far as they have come */
     size_t in_n;
 };
 
@@ -87,3 +97,5 @@ bool er_mesh_watch(struct er_mesh *mesh);
 /* Tell all peers, without blocking; who cannot be told sees the connection close. */
 void er_mesh_tell(struct er_mesh *mesh, enum er_mesh_life life, int code, uint64_t seq,
                   const char *text);
+/* Tell one peer that we are blocked, likewise. */
+void er_mesh_say_waiting(struct er_mesh *mesh, int peer, const struct er_mesh_waiting *waiting);

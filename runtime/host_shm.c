@@ -14,48 +14,19 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "runtime/host_algo.h"
+#include "runtime/host_shm_internal.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
 enum {
-    LINE_BYTES = 64,
-    DEPTH = 2, /* pieces in flight per rank */
     PIECE_MAX_BYTES = 512 << 10,
     PIECE_MIN_BYTES = 64 << 10,
     SLOTS_BYTES = 4 << 20 /* wanted for all slots together, within the bounds of a piece */
 };
 
 _Static_assert(ER_SMALL_BYTES <= PIECE_MIN_BYTES, "a small operation is one piece");
-
-/* Written by its rank, read by all. */
-struct shm_rank {
-    _Alignas(LINE_BYTES) _Atomic uint32_t in;
-    _Atomic uint32_t red, done;
-    _Alignas(LINE_BYTES) _Atomic uint32_t bell; /* futex word; rung by peers */
-    _Atomic uint32_t asleep;
-    _Alignas(LINE_BYTES) struct er_op_desc desc[DEPTH];
-};
-
-enum phase { PHASE_IN, PHASE_RED };
-
-struct er_transport {
-    const struct er_comm *comm;
-    size_t map_bytes, piece_bytes;
-    char *map;             /* owned mapping */
-    struct shm_rank *rank; /* (size), in the mapping */
-    char *slots;           /* (size, DEPTH, piece_bytes), in the mapping */
-    const void **src;      /* (size); owned scratch of a reduction */
-    uint32_t base;         /* pieces of all earlier operations */
-    /* the operation at work */
-    const struct er_op *op;
-    size_t total;                      /* bytes at one rank */
-    bool parted;                       /* each rank reduces its part */
-    uint32_t pieces_n, piece, next_in; /* piece: at work; next_in: next to copy in */
-    enum phase phase;
-};
 
 static size_t piece_bytes(int size)
 {
@@ -65,9 +36,15 @@ static size_t piece_bytes(int size)
     return bytes < PIECE_MIN_BYTES ? PIECE_MIN_BYTES : bytes;
 }
 
-static size_t map_bytes(int size)
+/* Counters and slots; the rings of messages follow. */
+static size_t slots_end(int size)
 {
     return (size_t)size * (sizeof(struct shm_rank) + DEPTH * piece_bytes(size));
+}
+
+static size_t map_bytes(int size)
+{
+    return slots_end(size) + er_pairs_bytes(size);
 }
 
 int er_shm_create(int size)
@@ -89,7 +66,8 @@ static int map_segment(struct er_transport *t, int fd, struct er_error *err)
         t->map = NULL;
         return er_error_errno(err, "map the shared segment (%zu bytes)", t->map_bytes);
     }
-    madvise(t->map, t->map_bytes, MADV_POPULATE_WRITE); /* else pages come at first use, slower */
+    /* else pages come at first use, slower; messages are rarer */
+    madvise(t->map, slots_end(t->comm->size), MADV_POPULATE_WRITE);
     t->rank = (struct shm_rank *)(void *)t->map;
     t->slots = t->map + (size_t)t->comm->size * sizeof(struct shm_rank);
     return 0;
@@ -101,6 +79,7 @@ static void close_shm(struct er_transport *t)
         return;
     if (t->map)
         munmap(t->map, t->map_bytes);
+    er_pairs_close(&t->pairs);
     free(t->src);
     free(t);
 }
@@ -121,31 +100,15 @@ static int open_shm(struct er_transport **ret, struct er_comm *comm, struct er_m
         return er_error_set(err, -ENOMEM, "shared memory: out of memory");
     t->comm = comm;
     t->piece_bytes = piece_bytes(comm->size);
+    t->region_bytes = t->piece_bytes / (size_t)comm->size / LINE_BYTES * LINE_BYTES;
     t->map_bytes = map_bytes(comm->size);
     rc = map_segment(t, fd, err);
     if (rc < 0)
         return rc;
+    if (er_pairs_open(&t->pairs, t->map + slots_end(comm->size), comm->rank, comm->size) < 0)
+        return er_error_set(err, -ENOMEM, "shared memory: out of memory");
     *ret = ER_TAKE(t);
     return 0;
-}
-
-static char *slot_of(const struct er_transport *t, int rank, uint32_t piece)
-{
-    size_t i = (size_t)rank * DEPTH + (t->base + piece) % DEPTH;
-
-    return t->slots + i * t->piece_bytes;
-}
-
-static size_t piece_begin(const struct er_transport *t, uint32_t piece)
-{
-    return (size_t)piece * t->piece_bytes;
-}
-
-static size_t piece_length(const struct er_transport *t, uint32_t piece)
-{
-    size_t left = t->total - piece_begin(t, piece);
-
-    return left < t->piece_bytes ? left : t->piece_bytes;
 }
 
 /* Counters only grow and wrap; they are never further apart than a few pieces. */
@@ -162,62 +125,45 @@ static bool reached(uint32_t counter, uint32_t target)
         all_;                                                                                      \
     })
 
+static void wake(struct shm_rank *r)
+{
+    if (!atomic_load(&r->asleep))
+        return;
+    atomic_fetch_add_explicit(&r->bell, 1, memory_order_release);
+    syscall(SYS_futex, &r->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
 /* Publish a counter and wake who sleeps. Sequentially consistent, as in wait_shm(): either the
  * sleeper sees the counter or we see the sleeper. */
 static void publish(struct er_transport *t, _Atomic uint32_t *counter, uint32_t value)
 {
     atomic_store(counter, value);
-    for (int i = 0; i < t->comm->size; i++) {
-        struct shm_rank *r = &t->rank[i];
-
-        if (i == t->comm->rank || !atomic_load(&r->asleep))
-            continue;
-        atomic_fetch_add_explicit(&r->bell, 1, memory_order_release);
-        syscall(SYS_futex, &r->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
-    }
+    for (int i = 0; i < t->comm->size; i++)
+        if (i != t->comm->rank)
+            wake(&t->rank[i]);
 }
 
-static void begin_shm(struct er_transport *t, const struct er_op *op)
+static void begin_shm(struct er_transport *t, struct er_op *const *ops, int ops_n)
 {
     t->base += t->pieces_n;
-    t->op = op;
-    t->total = er_op_bytes(&op->desc);
-    t->parted =
-        op->desc.kind == ER_OP_ALL_REDUCE && t->total > ER_SMALL_BYTES / (size_t)t->comm->size;
-    t->pieces_n = t->total ? (uint32_t)((t->total + t->piece_bytes - 1) / t->piece_bytes) : 1;
-    t->piece = t->next_in = 0;
+    t->pieces_n = t->piece = t->next_in = 0;
     t->phase = PHASE_IN;
+    t->op = er_op_is_pair(&ops[0]->desc) ? NULL : ops[0];
+    if (!t->op) {
+        er_pairs_begin(&t->pairs, ops, ops_n);
+        return;
+    }
+    er_shm_plan(t);
+    t->pieces_n = t->total ? (uint32_t)((t->total + t->unit - 1) / t->unit) : 1;
 }
 
-/* The part of a piece that a rank reduces, in bytes from the beginning of the piece. */
-static struct er_segment part(const struct er_transport *t, uint32_t piece, int owner)
-{
-    size_t width = er_dtype_size((enum er_dtype)t->op->desc.dtype);
-    struct er_segment s = er_algo_segment(piece_length(t, piece) / width, t->comm->size, owner);
-
-    return (struct er_segment){.begin = s.begin * width, .end = s.end * width};
-}
-
-static void copy_in(struct er_transport *t)
+static void bring_in(struct er_transport *t)
 {
     struct shm_rank *me = &t->rank[t->comm->rank];
-    const struct er_op *op = t->op;
-    uint32_t piece = t->next_in;
-    size_t n = piece_length(t, piece);
-    const char *from = (const char *)(op->mine ? op->mine : op->buf) + piece_begin(t, piece);
-    char *to = slot_of(t, t->comm->rank, piece);
 
-    if (piece == 0)
-        me->desc[op->desc.seq % DEPTH] = op->desc;
-    if (t->parted) {
-        struct er_segment own = part(t, piece, t->comm->rank);
-
-        memcpy(to, from, own.begin);
-        memcpy(to + own.end, from + own.end, n - own.end);
-    } else if (n > 0 &&
-               (op->desc.kind != ER_OP_BROADCAST || op->desc.root == (uint32_t)t->comm->rank)) {
-        memcpy(to, from, n);
-    }
+    if (t->next_in == 0)
+        me->desc[t->op->desc.seq % DEPTH] = t->op->desc;
+    er_shm_copy_in(t);
     t->next_in++;
     publish(t, &me->in, t->base + t->next_in);
 }
@@ -232,80 +178,11 @@ static int check_descs(const struct er_transport *t, struct er_error *err)
     return rc;
 }
 
-static void reduce_from_slots(struct er_transport *t, char *dst, struct er_segment bytes,
-                              const char *own)
-{
-    size_t width = er_dtype_size((enum er_dtype)t->op->desc.dtype);
-
-    for (int i = 0; i < t->comm->size; i++)
-        t->src[i] = i == t->comm->rank ? own : slot_of(t, i, t->piece) + bytes.begin;
-    er_algo_reduce(dst, t->src, t->comm->size, (bytes.end - bytes.begin) / width,
-                   (enum er_dtype)t->op->desc.dtype, (enum er_reduce)t->op->desc.reduce);
-}
-
-/* Reduce our part into our own slot, where peers fetch it, and home. */
 static void reduce_part(struct er_transport *t)
 {
-    struct er_segment own = part(t, t->piece, t->comm->rank);
-    char *home = (char *)t->op->buf + piece_begin(t, t->piece) + own.begin;
-    char *dst = slot_of(t, t->comm->rank, t->piece) + own.begin;
-
-    if (own.end > own.begin) {
-        reduce_from_slots(t, dst, own, home);
-        memcpy(home, dst, own.end - own.begin);
-    }
+    er_shm_reduce_part(t);
     publish(t, &t->rank[t->comm->rank].red, t->base + t->piece + 1);
     t->phase = PHASE_RED;
-}
-
-static void fetch_parts(struct er_transport *t)
-{
-    char *home = (char *)t->op->buf + piece_begin(t, t->piece);
-
-    for (int i = 0; i < t->comm->size; i++) {
-        struct er_segment s = part(t, t->piece, i);
-
-        if (i != t->comm->rank && s.end > s.begin)
-            memcpy(home + s.begin, slot_of(t, i, t->piece) + s.begin, s.end - s.begin);
-    }
-}
-
-static void fetch_gathered(struct er_transport *t)
-{
-    size_t n = piece_length(t, t->piece), at = piece_begin(t, t->piece);
-
-    for (int i = 0; i < t->comm->size && n > 0; i++) {
-        char *to = (char *)t->op->buf + (size_t)i * t->total + at;
-
-        memcpy(to, slot_of(t, i, t->piece), n);
-    }
-}
-
-/* Everything of this piece that is not reduced in parts. */
-static void fetch_whole(struct er_transport *t)
-{
-    size_t n = piece_length(t, t->piece);
-    char *home = (char *)t->op->buf + piece_begin(t, t->piece);
-    int root = (int)t->op->desc.root;
-
-    switch ((enum er_op_kind)t->op->desc.kind) {
-    case ER_OP_ALL_REDUCE:
-        if (n > 0)
-            reduce_from_slots(t, home, (struct er_segment){0, n},
-                              slot_of(t, t->comm->rank, t->piece));
-        break;
-    case ER_OP_BROADCAST:
-        if (n > 0 && root != t->comm->rank)
-            memcpy(home, slot_of(t, root, t->piece), n);
-        break;
-    case ER_OP_ALL_GATHER:
-    case ER_OP_VOTE:
-        fetch_gathered(t);
-        break;
-    case ER_OP_BARRIER:
-    case ER_OP_KIND_COUNT:
-        break;
-    }
 }
 
 static void piece_done(struct er_transport *t)
@@ -321,10 +198,24 @@ static bool may_copy_in(const struct er_transport *t)
            ALL_REACHED(t, done, t->base + t->next_in + 1 - DEPTH);
 }
 
+static int step_messages(struct er_transport *t, struct er_error *err)
+{
+    int rc = er_pairs_step(&t->pairs, err);
+
+    for (int i = 0; i < t->comm->size; i++) {
+        if (t->pairs.moved[i])
+            wake(&t->rank[i]);
+        t->pairs.moved[i] = false;
+    }
+    return rc;
+}
+
 static int step_shm(struct er_transport *t, struct er_error *err)
 {
     int rc;
 
+    if (!t->op)
+        return step_messages(t, err);
     if (t->piece == t->pieces_n)
         return 0;
     if (t->next_in > t->piece && t->phase == PHASE_IN &&
@@ -332,17 +223,17 @@ static int step_shm(struct er_transport *t, struct er_error *err)
         rc = t->piece == 0 ? check_descs(t, err) : 0;
         if (rc < 0)
             return rc;
-        if (t->parted) {
+        if (t->plan == PLAN_PARTED) {
             reduce_part(t);
         } else {
-            fetch_whole(t);
+            er_shm_fetch(t);
             piece_done(t);
         }
     } else if (t->phase == PHASE_RED && ALL_REACHED(t, red, t->base + t->piece + 1)) {
-        fetch_parts(t);
+        er_shm_fetch_parts(t);
         piece_done(t);
     } else if (may_copy_in(t)) {
-        copy_in(t);
+        bring_in(t);
     } else {
         return ER_STEP_BLOCKED;
     }
@@ -353,6 +244,8 @@ static bool needs_shm(const struct er_transport *t, int peer)
 {
     const struct shm_rank *r = &t->rank[peer];
 
+    if (!t->op)
+        return er_pairs_needs(&t->pairs, peer);
     if (t->next_in == t->piece) /* our slot is not free yet */
         return !reached(atomic_load(&r->done), t->base + t->piece + 1 - DEPTH);
     if (t->phase == PHASE_RED)
@@ -362,6 +255,8 @@ static bool needs_shm(const struct er_transport *t, int peer)
 
 static bool may_step(const struct er_transport *t)
 {
+    if (!t->op)
+        return er_pairs_may_step(&t->pairs);
     if (t->next_in > t->piece &&
         (t->phase == PHASE_RED ? ALL_REACHED(t, red, t->base + t->piece + 1)
                                : ALL_REACHED(t, in, t->base + t->piece + 1)))

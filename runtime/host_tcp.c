@@ -10,49 +10,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/pool.h"
 #include "runtime/host_algo.h"
-
-enum {
-    RING_BYTES = 512 << 10, /* per peer */
-    GRAIN_BYTES = 16 << 10, /* reduced at once, unless it is the end */
-    CALL_BYTES = 256 << 10, /* per system call, so that a step stays short */
-    DESC_BYTES = sizeof(struct er_op_desc)
-};
-
-_Static_assert(ER_SMALL_BYTES <= RING_BYTES, "a small operation fits the ring");
-
-/* One peer: what goes out and what comes in, as positions in descriptor | first | second. */
-struct lane {
-    int fd; /* borrowed from the mesh; -1: ourselves */
-    bool closed;
-    bool checked; /* its descriptor was compared */
-    char *ring;   /* RING_BYTES of the pool */
-    struct er_op_desc desc;
-    const char *out_first;
-    char *in_first; /* NULL: into the ring */
-    char *in_second;
-    size_t out_first_n, out_second_n, in_first_n, in_second_n;
-    size_t sent, got;
-};
-
-struct er_transport {
-    const struct er_comm *comm;
-    struct er_pool *pool;
-    struct lane *lane;   /* (size) */
-    struct pollfd *poll; /* (2 * size): data, control */
-    const void **src;    /* (size) */
-    char *block;         /* GRAIN_BYTES of the pool: a reduced block before it goes home */
-    struct er_mesh *mesh;
-    /* the operation at work */
-    const struct er_op *op;
-    size_t width;
-    bool reduce_all; /* small: reduce whole contributions once all have come */
-    char *part;      /* large: our part of the buffer */
-    size_t part_n;   /* its bytes */
-    size_t reduced;  /* of them done; they may be sent on */
-    bool whole_reduced;
-};
+#include "runtime/host_tcp_internal.h"
 
 static void close_tcp(struct er_transport *t)
 {
@@ -95,109 +54,50 @@ static int open_tcp(struct er_transport **ret, struct er_comm *comm, struct er_m
     return 0;
 }
 
-static struct er_segment part_of(const struct er_transport *t, int owner)
+static void begin_tcp(struct er_transport *t, struct er_op *const *ops, int ops_n)
 {
-    struct er_segment s = er_algo_segment((size_t)t->op->desc.n, t->comm->size, owner);
-
-    return (struct er_segment){.begin = s.begin * t->width, .end = s.end * t->width};
-}
-
-static void plan_parted(struct er_transport *t)
-{
-    struct er_segment own = part_of(t, t->comm->rank);
-    char *buf = t->op->buf;
-
-    t->part = buf + own.begin;
-    t->part_n = own.end - own.begin;
-    for (int i = 0; i < t->comm->size; i++) {
-        struct er_segment theirs = part_of(t, i);
-        struct lane *l = &t->lane[i];
-
-        l->out_first = buf + theirs.begin;
-        l->out_first_n = l->in_second_n = theirs.end - theirs.begin;
-        l->in_second = buf + theirs.begin;
-        l->in_first_n = l->out_second_n = t->part_n;
-    }
-}
-
-/* Everybody's whole contribution to everybody. */
-static void plan_exchange(struct er_transport *t, const void *mine, size_t n)
-{
-    for (int i = 0; i < t->comm->size; i++) {
-        struct lane *l = &t->lane[i];
-
-        l->out_first = mine;
-        l->out_first_n = l->in_first_n = n;
-        if (!t->reduce_all)
-            l->in_first = (char *)t->op->buf + (size_t)i * n;
-    }
-    if (!t->reduce_all && n > 0 && t->lane[t->comm->rank].in_first != mine)
-        memmove(t->lane[t->comm->rank].in_first, mine, n);
-}
-
-static void plan_broadcast(struct er_transport *t, size_t n)
-{
-    int root = (int)t->op->desc.root;
-
-    for (int i = 0; i < t->comm->size; i++) {
-        t->lane[i].out_first = t->op->buf;
-        t->lane[i].out_first_n = root == t->comm->rank ? n : 0;
-        t->lane[i].in_first = t->op->buf;
-        t->lane[i].in_first_n = root == i ? n : 0;
-    }
-}
-
-static void begin_tcp(struct er_transport *t, const struct er_op *op)
-{
-    size_t bytes = er_op_bytes(&op->desc);
-    bool reducing = op->desc.kind == ER_OP_ALL_REDUCE;
-    bool parted = reducing && bytes > ER_SMALL_BYTES / (size_t)t->comm->size;
-
-    t->op = op;
-    t->width = er_dtype_size((enum er_dtype)op->desc.dtype);
-    t->reduce_all = reducing && !parted;
-    t->part = NULL;
+    t->ops = ops;
+    t->ops_n = ops_n;
+    t->op = er_op_is_pair(&ops[0]->desc) ? NULL : ops[0];
+    t->width = er_dtype_size((enum er_dtype)ops[0]->desc.dtype);
     t->part_n = t->reduced = 0;
-    t->whole_reduced = !t->reduce_all;
+    t->part_to = -1;
+    t->whole = NULL;
     for (int i = 0; i < t->comm->size; i++) {
         struct lane *l = &t->lane[i];
-        struct lane fresh = {.fd = l->fd, .closed = l->closed, .ring = l->ring};
+        struct lane fresh = {
+            .fd = l->fd, .closed = l->closed, .ring = l->ring, .out = t->op, .in = t->op};
 
         *l = fresh;
+        if (!t->op) {
+            er_tcp_load_out(t, l);
+            er_tcp_load_in(t, l);
+        }
     }
-    if (parted)
-        plan_parted(t);
-    else if (op->desc.kind == ER_OP_BROADCAST)
-        plan_broadcast(t, bytes);
-    else
-        plan_exchange(t, op->mine ? op->mine : op->buf, bytes);
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
+    if (t->op)
+        er_tcp_plan(t);
 }
 
 static size_t out_total(const struct lane *l)
 {
-    return DESC_BYTES + l->out_first_n + l->out_second_n;
+    return l->out ? DESC_BYTES + l->out_first_n + l->out_second_n : 0;
 }
 
 static size_t in_total(const struct lane *l)
 {
-    return DESC_BYTES + l->in_first_n + l->in_second_n;
+    return l->in ? DESC_BYTES + l->in_first_n + l->in_second_n : 0;
 }
 
 /* How far we may send: the second stream only as far as it is reduced. */
 static size_t out_limit(const struct er_transport *t, const struct lane *l)
 {
-    return DESC_BYTES + l->out_first_n + smaller(l->out_second_n, t->reduced);
+    return l->out ? DESC_BYTES + l->out_first_n + smaller(l->out_second_n, t->reduced) : 0;
 }
 
 /* How far we may receive: the ring holds RING_BYTES that are not yet reduced. */
 static size_t in_limit(const struct er_transport *t, const struct lane *l)
 {
-    if (l->in_first || l->in_first_n <= t->reduced + RING_BYTES)
+    if (!l->in || l->in_first || l->in_first_n <= t->reduced + RING_BYTES)
         return in_total(l);
     return DESC_BYTES + t->reduced + RING_BYTES;
 }
@@ -221,6 +121,21 @@ static bool would_block(void)
     return errno == EAGAIN || errno == EINTR;
 }
 
+/* Out of our own ring, when the part is only passed on. */
+static void add_out_second(struct iovec *iov, int *iov_n, const struct er_transport *t,
+                           const struct lane *l, size_t to)
+{
+    size_t from = inside(l->sent, DESC_BYTES + l->out_first_n, l->out_second_n);
+
+    if (t->part_to < 0) {
+        add_iov(iov, iov_n, l->out_second, from, to);
+    } else if (to > from) {
+        size_t at = from % RING_BYTES;
+
+        add_iov(iov, iov_n, l->out_second + at, 0, smaller(to - from, RING_BYTES - at));
+    }
+}
+
 static bool send_some(struct er_transport *t, struct lane *l)
 {
     size_t to = out_limit(t, l), second = DESC_BYTES + l->out_first_n;
@@ -231,10 +146,10 @@ static bool send_some(struct er_transport *t, struct lane *l)
 
     if (l->fd < 0 || l->closed || l->sent >= to)
         return false;
-    add_iov(iov, &iov_n, (const char *)&t->op->desc, inside(l->sent, 0, DESC_BYTES), DESC_BYTES);
+    add_iov(iov, &iov_n, (const char *)&l->out->desc, inside(l->sent, 0, DESC_BYTES), DESC_BYTES);
     add_iov(iov, &iov_n, l->out_first, inside(l->sent, DESC_BYTES, l->out_first_n), l->out_first_n);
     if (iov_n == 0 || l->out_first_n <= CALL_BYTES) /* what was cut must come before the second */
-        add_iov(iov, &iov_n, t->part, inside(l->sent, second, l->out_second_n), to - second);
+        add_out_second(iov, &iov_n, t, l, to - second);
     msg.msg_iovlen = (size_t)iov_n;
     n = sendmsg(l->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n <= 0) {
@@ -242,6 +157,8 @@ static bool send_some(struct er_transport *t, struct lane *l)
         return false;
     }
     l->sent += (size_t)n;
+    if (!t->op && l->sent == out_total(l))
+        er_tcp_load_out(t, l);
     return true;
 }
 
@@ -262,7 +179,7 @@ static void add_in_first(struct iovec *iov, int *iov_n, const struct lane *l, si
 static int compare(struct er_transport *t, struct lane *l, struct er_error *err)
 {
     l->checked = true;
-    return er_op_agree(&t->op->desc, t->comm->rank, &l->desc, (int)(l - t->lane), err);
+    return er_op_agree(&l->in->desc, t->comm->rank, &l->desc, (int)(l - t->lane), err);
 }
 
 static int receive_some(struct er_transport *t, struct lane *l, bool *moved, struct er_error *err)
@@ -272,6 +189,7 @@ static int receive_some(struct er_transport *t, struct lane *l, bool *moved, str
     struct msghdr msg = {.msg_iov = iov};
     int iov_n = 0;
     ssize_t n;
+    int rc;
 
     if (l->fd < 0 || l->closed || l->got >= to)
         return 0;
@@ -288,13 +206,18 @@ static int receive_some(struct er_transport *t, struct lane *l, bool *moved, str
     }
     l->got += (size_t)n;
     *moved = true;
-    return !l->checked && l->got >= DESC_BYTES ? compare(t, l, err) : 0;
+    rc = !l->checked && l->got >= DESC_BYTES ? compare(t, l, err) : 0;
+    if (rc == 0 && !t->op && l->got == in_total(l))
+        er_tcp_load_in(t, l);
+    return rc;
 }
 
-static void reduce_block(struct er_transport *t, char *home, size_t ring_at, size_t n)
+/* Our own contribution at `own`, the peers' in their rings. */
+static void reduce_block(struct er_transport *t, const char *own, char *home, size_t ring_at,
+                         size_t n)
 {
     for (int i = 0; i < t->comm->size; i++)
-        t->src[i] = i == t->comm->rank ? home : t->lane[i].ring + ring_at;
+        t->src[i] = i == t->comm->rank ? own : t->lane[i].ring + ring_at;
     er_algo_reduce(t->block, t->src, t->comm->size, n / t->width, (enum er_dtype)t->op->desc.dtype,
                    (enum er_reduce)t->op->desc.reduce);
     memcpy(home, t->block, n);
@@ -311,16 +234,27 @@ static size_t contributed(const struct er_transport *t)
     return n / t->width * t->width;
 }
 
+/* Of our part, how much has gone to the rank that wants it. */
+static size_t passed_on(const struct er_transport *t)
+{
+    const struct lane *l = &t->lane[t->part_to];
+
+    return inside(l->sent, DESC_BYTES + l->out_first_n, l->out_second_n);
+}
+
 static bool reduce_some(struct er_transport *t)
 {
     size_t to = contributed(t), from = t->reduced;
 
+    if (t->part_to >= 0) /* what is not yet sent stays in the ring */
+        to = smaller(to, passed_on(t) + RING_BYTES);
     if (to < t->part_n)
         to -= to % GRAIN_BYTES;
     while (t->reduced < to) {
         size_t n = smaller(to - t->reduced, GRAIN_BYTES - t->reduced % GRAIN_BYTES);
+        size_t at = t->reduced % RING_BYTES;
 
-        reduce_block(t, t->part + t->reduced, t->reduced % RING_BYTES, n);
+        reduce_block(t, t->own + t->reduced, t->part + (t->part_to < 0 ? t->reduced : at), at, n);
         t->reduced += n;
     }
     return t->reduced > from;
@@ -331,8 +265,9 @@ static void reduce_whole(struct er_transport *t)
     size_t bytes = er_op_bytes(&t->op->desc);
 
     for (size_t at = 0; at < bytes; at += GRAIN_BYTES)
-        reduce_block(t, (char *)t->op->buf + at, at, smaller(bytes - at, GRAIN_BYTES));
-    t->whole_reduced = true;
+        reduce_block(t, t->whole + at, (char *)t->op->out + at, at,
+                     smaller(bytes - at, GRAIN_BYTES));
+    t->whole = NULL;
 }
 
 static bool lane_done(const struct lane *l)
@@ -356,7 +291,7 @@ static int step_tcp(struct er_transport *t, struct er_error *err)
     if (t->part_n > 0)
         moved |= reduce_some(t);
     if (lanes_done && t->reduced == t->part_n) {
-        if (!t->whole_reduced)
+        if (t->whole)
             reduce_whole(t);
         return 0;
     }

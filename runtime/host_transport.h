@@ -20,10 +20,12 @@ struct er_transport_ops {
      * the mesh. */
     int (*open)(struct er_transport **ret, struct er_comm *comm, struct er_mesh *mesh,
                 struct er_error *err);
-    void (*begin)(struct er_transport *t, const struct er_op *op);
+    /* One collective, or `ops_n` sends and receives that go side by side. The list and what it
+     * points at stay until the end. */
+    void (*begin)(struct er_transport *t, struct er_op *const *ops, int ops_n);
     /* 0 done, ER_STEP_MOVED, ER_STEP_BLOCKED, negative failed. */
     int (*step)(struct er_transport *t, struct er_error *err);
-    /* After ER_STEP_BLOCKED: whether the operation needs something from this peer now. */
+    /* After ER_STEP_BLOCKED: whether something of it needs something from this peer now. */
     bool (*needs)(const struct er_transport *t, int peer);
     /* Until a peer may have acted, at most `us`. */
     void (*wait)(struct er_transport *t, uint64_t us);

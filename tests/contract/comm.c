@@ -9,75 +9,16 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/rand.h"
 #include "runtime/comm.h"
 #include "tests/lib/comm_ranks.h"
+#include "tests/lib/comm_reference.h"
 #include "tests/lib/tap.h"
 
 /* ---- results ---- */
 
-static const size_t sizes[] = {0, 1, 1001, 65537, 300007};
+static const size_t sizes[] = {0, 1, 1001, 65537, 200007};
 
-enum { COUNT_MAX = 300007 };
-
-/* Values whose float sums depend on the order. */
-static void fill(void *buf, size_t n, enum er_dtype dtype, int rank, uint64_t salt)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint64_t x = er_rand_mix(salt ^ ((uint64_t)rank << 40) ^ i);
-        double scale = (double)(1ull << (x >> 59));
-
-        switch (dtype) {
-        case ER_F32:
-            ((float *)buf)[i] = (float)((double)(int32_t)x * 1e-6 * scale);
-            break;
-        case ER_F64:
-            ((double *)buf)[i] = (double)(int64_t)x * 1e-9 * scale;
-            break;
-        case ER_I32:
-            ((uint32_t *)buf)[i] = (uint32_t)x;
-            break;
-        case ER_I64:
-            ((uint64_t *)buf)[i] = x;
-            break;
-        case ER_U8:
-        case ER_DTYPE_COUNT:
-            ((uint8_t *)buf)[i] = (uint8_t)x;
-            break;
-        }
-    }
-}
-
-#define COMBINE(type, sum_type)                                                                    \
-    for (size_t i = 0; i < n; i++) {                                                               \
-        type x = ((type *)into)[i], y = ((const type *)from)[i];                                   \
-        ((type *)into)[i] = reduce == ER_SUM   ? (type)((sum_type)x + (sum_type)y)                 \
-                            : reduce == ER_MIN ? (x < y ? x : y)                                   \
-                                               : (x > y ? x : y);                                  \
-    }
-
-static void combine(void *into, const void *from, size_t n, enum er_dtype dtype,
-                    enum er_reduce reduce)
-{
-    switch (dtype) {
-    case ER_F32:
-        COMBINE(float, float)
-        break;
-    case ER_F64:
-        COMBINE(double, double)
-        break;
-    case ER_I32:
-        COMBINE(int32_t, uint32_t)
-        break;
-    case ER_I64:
-        COMBINE(int64_t, uint64_t)
-        break;
-    case ER_U8:
-    case ER_DTYPE_COUNT:
-        COMBINE(uint8_t, uint8_t)
-        break;
-    }
-}
+enum { COUNT_MAX = 200007 };
 
 struct buffers {
     char *got, *want, *other;
@@ -100,12 +41,8 @@ static void check_all_reduce(struct er_comm *comm, struct buffers *b, size_t n, 
     struct er_error err = ER_ERROR_INIT;
     struct er_op *op = NULL;
 
-    fill(b->want, n, dtype, 0, salt);
-    for (int r = 1; r < er_comm_size(comm); r++) {
-        fill(b->other, n, dtype, r, salt);
-        combine(b->want, b->other, n, dtype, reduce);
-    }
-    fill(b->got, n, dtype, er_comm_rank(comm), salt);
+    reference_reduce(b->want, n, dtype, reduce, er_comm_size(comm), salt);
+    reference_fill(b->got, n, dtype, er_comm_rank(comm), salt);
     RANK_OK(er_all_reduce(comm, b->got, n, dtype, reduce, &op, &err), err);
     RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
     RANK_REQUIRE(memcmp(b->got, b->want, bytes) == 0);
@@ -121,13 +58,13 @@ static void check_near_f64(struct er_comm *comm)
     struct er_op *op = NULL;
 
     for (int r = 0; r < er_comm_size(comm); r++) {
-        fill(x, N, ER_F32, r, 99);
+        reference_fill(x, N, ER_F32, r, 99);
         for (int i = 0; i < N; i++) {
             want[i] += (double)x[i];
             magnitude[i] += x[i] < 0 ? -(double)x[i] : (double)x[i];
         }
     }
-    fill(x, N, ER_F32, er_comm_rank(comm), 99);
+    reference_fill(x, N, ER_F32, er_comm_rank(comm), 99);
     RANK_OK(er_all_reduce(comm, x, N, ER_F32, ER_SUM, &op, &err), err);
     RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
     for (int i = 0; i < N; i++) {
@@ -143,8 +80,8 @@ static void check_broadcast(struct er_comm *comm, struct buffers *b, size_t n, e
     struct er_error err = ER_ERROR_INIT;
     struct er_op *op = NULL;
 
-    fill(b->want, n, dtype, root, n + 5);
-    fill(b->got, n, dtype, er_comm_rank(comm), n + 5);
+    reference_fill(b->want, n, dtype, root, n + 5);
+    reference_fill(b->got, n, dtype, er_comm_rank(comm), n + 5);
     RANK_OK(er_broadcast(comm, b->got, n, dtype, root, &op, &err), err);
     RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
     RANK_REQUIRE(memcmp(b->got, b->want, n * er_dtype_size(dtype)) == 0);
@@ -157,9 +94,9 @@ static void check_all_gather(struct er_comm *comm, struct buffers *b, size_t n, 
     char *mine = in_place ? b->got + n * (size_t)er_comm_rank(comm) : b->other;
 
     for (int r = 0; r < er_comm_size(comm); r++)
-        fill(b->want + n * (size_t)r, n, ER_U8, r, n + 6);
+        reference_fill(b->want + n * (size_t)r, n, ER_U8, r, n + 6);
     memset(b->got, 0, n * (size_t)er_comm_size(comm));
-    fill(mine, n, ER_U8, er_comm_rank(comm), n + 6);
+    reference_fill(mine, n, ER_U8, er_comm_rank(comm), n + 6);
     RANK_OK(er_all_gather(comm, mine, n, b->got, &op, &err), err);
     RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
     RANK_REQUIRE(memcmp(b->got, b->want, n * (size_t)er_comm_size(comm)) == 0);
@@ -238,6 +175,8 @@ RESULTS_CASE(tcp_2, ER_TRANSPORT_TCP, 2)
 RESULTS_CASE(tcp_3, ER_TRANSPORT_TCP, 3)
 RESULTS_CASE(tcp_4, ER_TRANSPORT_TCP, 4)
 RESULTS_CASE(tcp_5, ER_TRANSPORT_TCP, 5)
+RESULTS_CASE(shm_8, ER_TRANSPORT_SHM, 8)
+RESULTS_CASE(tcp_8, ER_TRANSPORT_TCP, 8)
 
 /* The host backend also serves a world of one. */
 static void host_of_one(struct rank *r)
@@ -301,7 +240,7 @@ int main(int argc, char **argv)
         {"shm_4", shm_4, 0},        {"shm_5", shm_5, 0},       {"tcp_2", tcp_2, 0},
         {"tcp_3", tcp_3, 0},        {"tcp_4", tcp_4, 0},       {"tcp_5", tcp_5, 0},
         {"host_of_one", host_1, 0}, {"ranks_16", ranks_16, 0}, {"nodes_3", nodes_3, 0},
-        {"ipv6", ipv6, 0},
+        {"ipv6", ipv6, 0},          {"shm_8", shm_8, 0},       {"tcp_8", tcp_8, 0},
     };
 
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));

@@ -1,0 +1,39 @@
+#pragma once
+/* Shared by comm_host.c (connecting, the engine) and host_judge.c (why an operation cannot go on).
+ */
+#include <pthread.h>
+
+#include "runtime/host_mesh.h"
+#include "runtime/host_transport.h"
+
+struct host {
+    struct er_comm *comm;
+    struct er_mesh *mesh;
+    const struct er_transport_ops *ops;
+    struct er_transport *transport;
+    uint64_t deadline_us;
+    bool spin; /* no more ranks on this host than processors */
+    pthread_t thread;
+    bool thread_runs;
+    _Atomic int engine;      /* 1: held */
+    _Atomic uint32_t bell;   /* futex word of the progress thread */
+    _Atomic uint32_t asleep; /* the progress thread sleeps on it */
+    _Atomic int stopping;
+    /* the holder's */
+    const struct er_op *batch;           /* its first; NULL: none begun */
+    uint32_t batch_at;                   /* next of it that may be a unit */
+    struct er_op *unit[ER_COMM_OPS_MAX]; /* what the transport is at: one collective, or messages */
+    int unit_n;                          /* 0: nothing */
+    uint64_t collectives, *sent,
+        *received;     /* begun; messages to and from each rank (size), owned */
+    uint64_t moved_us; /* last progress */
+    bool said_waiting; /* since then */
+    const char *told;  /* the peer's words, when the failure came from a peer */
+};
+
+/* The agent says that this generation is over. */
+bool er_host_told_to_stop(const struct er_comm *comm);
+/* Why the blocked unit cannot go on: 0 no reason. */
+int er_host_judge(struct host *h, struct er_error *err);
+/* The same without an operation. */
+int er_host_judge_idle(struct host *h, struct er_error *err);

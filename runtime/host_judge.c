@@ -1,0 +1,193 @@
+/*
+ * Why a blocked operation cannot go on: a peer's words, its end, the agent's notice, ranks that
+ * wait for each other, the deadline. A peer's end is looked at only after a further step has found
+ * the operation still blocked: what the peer did before its end counts.
+ */
+#include "runtime/host_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+enum {
+    LOST_GRACE_US = 10000, /* a lost peer that the operation does not need: others may fail first */
+    LEFT_GRACE_US = 1000000, /* a peer that left after the operation: its data may be on the way */
+    WAITING_US = 200000      /* blocked for so long: tell whom we wait for */
+};
+
+bool er_host_told_to_stop(const struct er_comm *comm)
+{
+    uint64_t word;
+
+    if (!comm->page)
+        return false;
+    word = atomic_load_explicit(&comm->page->to_worker.word, memory_order_acquire);
+    return (word & 0xff) == ER_NOTICE_STOP && word >> 8 == comm->generation;
+}
+
+/* The first peer that has told of a failure, or -1. Its words explain more than connections that
+ * close because of it. */
+static int find_told(struct host *h)
+{
+    for (int i = 0; i < h->comm->size; i++)
+        if (er_mesh_peer(h->mesh, i)->life == ER_MESH_FAILED) {
+            h->told = er_mesh_peer(h->mesh, i)->in.text;
+            return i;
+        }
+    return -1;
+}
+
+/* What of the unit has to do with a peer. */
+static const struct er_op *concerning(const struct host *h, int peer)
+{
+    for (int i = 0; i < h->unit_n; i++)
+        if (er_op_is_pair(&h->unit[i]->desc) && h->unit[i]->desc.root == (uint32_t)peer)
+            return h->unit[i];
+    return h->unit[0];
+}
+
+static bool at_messages(const struct host *h)
+{
+    return er_op_is_pair(&h->unit[0]->desc);
+}
+
+/* What a peer's end means for the unit: 0 nothing yet, or a failure. */
+static int judge_end(const struct host *h, int i, uint64_t now, struct er_error *err)
+{
+    const struct er_mesh_peer *p = er_mesh_peer(h->mesh, i);
+    const struct er_op *op = concerning(h, i);
+    bool left = p->life == ER_MESH_LEFT;
+    char text[ER_COMM_OP_TEXT_MAX];
+
+    if (p->life == ER_MESH_ALIVE)
+        return 0;
+    if (left && !at_messages(h) && p->in.seq < op->desc.seq)
+        return er_error_set(err, ER_E_PEER_LOST, "rank %d left the communicator before %s", i,
+                            er_op_text(&op->desc, text));
+    if (!h->ops->needs(h->transport, i) && (left || now < p->since_us + LOST_GRACE_US))
+        return 0;
+    if (left && now < p->since_us + LEFT_GRACE_US)
+        return 0;
+    return er_error_set(err, ER_E_PEER_LOST, "rank %d closed its connection during %s", i,
+                        er_op_text(&op->desc, text));
+}
+
+/* ---- ranks that wait for each other ---- */
+
+/* Tell those whom we wait for where we are. */
+static void say_waiting(struct host *h)
+{
+    const struct er_op_desc *first = &h->unit[0]->desc;
+
+    for (int i = 0; i < h->comm->size; i++) {
+        struct er_mesh_waiting waiting = {.desc = concerning(h, i)->desc,
+                                          .collectives = at_messages(h) ? 0 : first->seq,
+                                          .sent = h->sent[i],
+                                          .received = h->received[i]};
+
+        if (i != h->comm->rank)
+            er_mesh_say_waiting(h->mesh, i, &waiting);
+    }
+    h->said_waiting = true;
+}
+
+/*
+ * Whether we and a peer wait for each other for ever: it said to be blocked in what it cannot leave
+ * before we start something that comes after the unit which we cannot leave. That it is still there
+ * follows from our not having started it.
+ */
+static bool locked_with(const struct host *h, int peer)
+{
+    const struct er_mesh_waiting *w = &er_mesh_peer(h->mesh, peer)->waiting;
+
+    if (w->desc.kind == ER_OP_RECV && w->desc.root == (uint32_t)h->comm->rank &&
+        w->desc.seq > h->sent[peer])
+        return !at_messages(h) || w->sent < h->received[peer];
+    if (w->desc.kind == ER_OP_SEND && w->desc.root == (uint32_t)h->comm->rank &&
+        w->desc.seq > h->received[peer])
+        return !at_messages(h) || w->received < h->sent[peer];
+    return w->collectives > h->collectives && w->sent < h->received[peer];
+}
+
+static int judge_locks(const struct host *h, struct er_error *err)
+{
+    for (int i = 0; i < h->comm->size; i++)
+        if (i != h->comm->rank && h->ops->needs(h->transport, i) && locked_with(h, i))
+            return er_op_differ(&concerning(h, i)->desc, h->comm->rank,
+                                &er_mesh_peer(h->mesh, i)->waiting.desc, i, err);
+    return 0;
+}
+
+/* Who holds the unit up: a peer it needs something from that has not said to be waiting there too.
+ */
+static int find_silent(const struct host *h)
+{
+    int needed = -1;
+
+    for (int i = 0; i < h->comm->size; i++) {
+        const struct er_mesh_waiting *w = &er_mesh_peer(h->mesh, i)->waiting;
+
+        if (i == h->comm->rank || !h->ops->needs(h->transport, i))
+            continue;
+        if (w->desc.seq == 0 || (!at_messages(h) && w->collectives != h->collectives))
+            return i;
+        needed = needed < 0 ? i : needed;
+    }
+    return needed;
+}
+
+static int judge_time(struct host *h, uint64_t now, struct er_error *err)
+{
+    uint64_t limit_us = h->comm->op_timeout_us, say_us = limit_us / 2;
+    char text[ER_COMM_OP_TEXT_MAX];
+    int silent, rc;
+
+    if (!h->said_waiting &&
+        now >= er_deadline_in(h->moved_us, say_us < WAITING_US ? say_us : WAITING_US))
+        say_waiting(h);
+    rc = h->said_waiting ? judge_locks(h, err) : 0;
+    if (rc < 0 || now < er_deadline_in(h->moved_us, limit_us))
+        return rc;
+    silent = find_silent(h);
+    return er_error_set(err, -ETIMEDOUT, "rank %d made no progress for %.1f s during %s", silent,
+                        (double)limit_us / 1e6, er_op_text(&concerning(h, silent)->desc, text));
+}
+
+int er_host_judge(struct host *h, struct er_error *err)
+{
+    uint64_t now = er_now_us();
+    char text[ER_COMM_OP_TEXT_MAX];
+    int rc, teller = find_told(h);
+
+    er_op_text(&h->unit[0]->desc, text);
+    if (teller >= 0)
+        return er_error_set(err, er_mesh_peer(h->mesh, teller)->in.code,
+                            "%s (told by rank %d during %s)", h->told, teller, text);
+    if (er_host_told_to_stop(h->comm))
+        return er_error_set(err, ER_E_ABORTED, "rank %d was told by its agent to stop during %s",
+                            h->comm->rank, text);
+    for (int i = 0; i < h->comm->size; i++) {
+        rc = i == h->comm->rank ? 0 : judge_end(h, i, now, err);
+        if (rc < 0)
+            return rc;
+    }
+    return judge_time(h, now, err);
+}
+
+int er_host_judge_idle(struct host *h, struct er_error *err)
+{
+    int teller = find_told(h);
+
+    if (teller >= 0)
+        return er_error_set(err, er_mesh_peer(h->mesh, teller)->in.code, "%s (told by rank %d)",
+                            h->told, teller);
+    for (int i = 0; i < h->comm->size; i++) {
+        enum er_mesh_life life = er_mesh_peer(h->mesh, i)->life;
+
+        if (life != ER_MESH_ALIVE)
+            return er_error_set(err, ER_E_PEER_LOST, "rank %d %s between operations", i,
+                                life == ER_MESH_LEFT ? "left" : "closed its connection");
+    }
+    return 0;
+}

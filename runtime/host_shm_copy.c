@@ -1,0 +1,215 @@
+#include "runtime/host_shm_internal.h"
+
+#include <string.h>
+
+#include "runtime/host_algo.h"
+
+void er_shm_plan(struct er_transport *t)
+{
+    const struct er_op *op = t->op;
+
+    t->plan = PLAN_WHOLE;
+    t->total = er_op_bytes(&op->desc);
+    switch ((enum er_op_kind)op->desc.kind) {
+    case ER_OP_ALL_REDUCE:
+    case ER_OP_REDUCE:
+        if (t->total > ER_SMALL_BYTES / (size_t)t->comm->size)
+            t->plan = PLAN_PARTED;
+        break;
+    case ER_OP_REDUCE_SCATTER:
+    case ER_OP_ALL_TO_ALL:
+        t->plan = PLAN_SCATTERED;
+        t->total = er_op_longest(op);
+        break;
+    case ER_OP_ALL_GATHER:
+    case ER_OP_VOTE:
+        t->total = er_op_longest(op);
+        break;
+    case ER_OP_BROADCAST:
+    case ER_OP_BARRIER:
+    case ER_OP_SEND:
+    case ER_OP_RECV:
+    case ER_OP_KIND_COUNT:
+        break;
+    }
+    t->unit = t->plan == PLAN_SCATTERED ? t->region_bytes : t->piece_bytes;
+}
+
+/* The part of a piece that a rank reduces, in bytes from the beginning of the piece. */
+static struct er_segment part(const struct er_transport *t, uint32_t piece, int owner)
+{
+    size_t width = er_dtype_size((enum er_dtype)t->op->desc.dtype);
+    struct er_segment s = er_algo_segment(piece_length(t, piece) / width, t->comm->size, owner);
+
+    return (struct er_segment){.begin = s.begin * width, .end = s.end * width};
+}
+
+static void copy_in_parted(struct er_transport *t, char *to)
+{
+    const char *from = (const char *)t->op->in + piece_begin(t, t->next_in);
+    struct er_segment own = part(t, t->next_in, t->comm->rank);
+
+    memcpy(to, from, own.begin);
+    memcpy(to + own.end, from + own.end, piece_length(t, t->next_in) - own.end);
+}
+
+static void copy_in_scattered(struct er_transport *t, char *to)
+{
+    const char *in = t->op->in;
+
+    for (int i = 0; i < t->comm->size; i++) {
+        size_t n = clipped(t, block_n(t->op, i), t->next_in);
+
+        if (i != t->comm->rank && n > 0)
+            memcpy(to + (size_t)i * t->region_bytes,
+                   in + er_op_block(t->op, i) + piece_begin(t, t->next_in), n);
+    }
+}
+
+/* Bytes that a rank contributes when contributions go as they are. */
+static size_t contribution(const struct er_transport *t, int rank)
+{
+    switch (t->op->desc.kind) {
+    case ER_OP_ALL_GATHER:
+    case ER_OP_VOTE:
+        return block_n(t->op, rank);
+    case ER_OP_BROADCAST:
+        return t->op->desc.root == (uint32_t)rank ? t->total : 0;
+    default:
+        return t->total;
+    }
+}
+
+void er_shm_copy_in(struct er_transport *t)
+{
+    char *to = slot_of(t, t->comm->rank, t->next_in);
+
+    if (t->plan == PLAN_PARTED) {
+        copy_in_parted(t, to);
+    } else if (t->plan == PLAN_SCATTERED) {
+        copy_in_scattered(t, to);
+    } else {
+        size_t n = clipped(t, contribution(t, t->comm->rank), t->next_in);
+
+        if (n > 0)
+            memcpy(to, (const char *)t->op->in + piece_begin(t, t->next_in), n);
+    }
+}
+
+/* n bytes at `at` of every slot, our own contribution at `own`, into dst. */
+static void reduce_from_slots(struct er_transport *t, char *dst, size_t at, size_t n,
+                              const char *own)
+{
+    enum er_dtype dtype = (enum er_dtype)t->op->desc.dtype;
+
+    for (int i = 0; i < t->comm->size; i++)
+        t->src[i] = i == t->comm->rank ? own : slot_of(t, i, t->piece) + at;
+    er_algo_reduce(dst, t->src, t->comm->size, n / er_dtype_size(dtype), dtype,
+                   (enum er_reduce)t->op->desc.reduce);
+}
+
+/* Reduce our part into our own slot, where peers fetch it, and home. */
+void er_shm_reduce_part(struct er_transport *t)
+{
+    struct er_segment own = part(t, t->piece, t->comm->rank);
+    size_t at = piece_begin(t, t->piece) + own.begin;
+    char *dst = slot_of(t, t->comm->rank, t->piece) + own.begin;
+
+    if (own.end > own.begin) {
+        reduce_from_slots(t, dst, own.begin, own.end - own.begin, (const char *)t->op->in + at);
+        if (t->op->out)
+            memcpy((char *)t->op->out + at, dst, own.end - own.begin);
+    }
+}
+
+void er_shm_fetch_parts(struct er_transport *t)
+{
+    char *home = (char *)t->op->out + piece_begin(t, t->piece);
+
+    for (int i = 0; i < t->comm->size && t->op->out; i++) {
+        struct er_segment s = part(t, t->piece, i);
+
+        if (i != t->comm->rank && s.end > s.begin)
+            memcpy(home + s.begin, slot_of(t, i, t->piece) + s.begin, s.end - s.begin);
+    }
+}
+
+/* What others have brought comes from their slots, our own from where it is. */
+static void fetch_gathered(struct er_transport *t)
+{
+    for (int i = 0; i < t->comm->size; i++) {
+        size_t n = clipped(t, block_n(t->op, i), t->piece), at = piece_begin(t, t->piece);
+        char *to = (char *)t->op->out + er_op_block(t->op, i) + at;
+        const char *own = (const char *)t->op->in + at;
+        const char *from = i == t->comm->rank ? own : slot_of(t, i, t->piece);
+
+        if (n > 0 && to != from)
+            memcpy(to, from, n);
+    }
+}
+
+static void fetch_region(struct er_transport *t)
+{
+    size_t n = clipped(t, block_n(t->op, t->comm->rank), t->piece);
+    size_t at = piece_begin(t, t->piece), mine = (size_t)t->comm->rank * t->region_bytes;
+    const char *own = (const char *)t->op->in + er_op_block(t->op, t->comm->rank) + at;
+    char *out = (char *)t->op->out + at, *spare = slot_of(t, t->comm->rank, t->piece) + mine;
+
+    if (n == 0)
+        return;
+    if (t->op->desc.kind == ER_OP_REDUCE_SCATTER) {
+        /* In place our contribution must last until its turn. */
+        reduce_from_slots(t, out == own ? spare : out, mine, n, own);
+        if (out == own)
+            memcpy(out, spare, n);
+        return;
+    }
+    for (int i = 0; i < t->comm->size; i++)
+        memcpy(out + er_op_block(t->op, i),
+               i == t->comm->rank ? own : slot_of(t, i, t->piece) + mine, n);
+}
+
+static void fetch_reduced(struct er_transport *t)
+{
+    size_t n = piece_length(t, t->piece);
+
+    if (n > 0 && t->op->out)
+        reduce_from_slots(t, (char *)t->op->out + piece_begin(t, t->piece), 0, n,
+                          slot_of(t, t->comm->rank, t->piece));
+}
+
+static void fetch_from_root(struct er_transport *t)
+{
+    size_t n = piece_length(t, t->piece);
+    int root = (int)t->op->desc.root;
+
+    if (n > 0 && (root != t->comm->rank || t->op->in != t->op->out))
+        memcpy((char *)t->op->out + piece_begin(t, t->piece), slot_of(t, root, t->piece), n);
+}
+
+/* Everything of this piece that is not reduced in parts. */
+void er_shm_fetch(struct er_transport *t)
+{
+    switch ((enum er_op_kind)t->op->desc.kind) {
+    case ER_OP_ALL_REDUCE:
+    case ER_OP_REDUCE:
+        fetch_reduced(t);
+        break;
+    case ER_OP_BROADCAST:
+        fetch_from_root(t);
+        break;
+    case ER_OP_ALL_GATHER:
+    case ER_OP_VOTE:
+        fetch_gathered(t);
+        break;
+    case ER_OP_REDUCE_SCATTER:
+    case ER_OP_ALL_TO_ALL:
+        fetch_region(t);
+        break;
+    case ER_OP_BARRIER:
+    case ER_OP_SEND:
+    case ER_OP_RECV:
+    case ER_OP_KIND_COUNT:
+        break;
+    }
+}

@@ -1,0 +1,90 @@
+#pragma once
+/* Shared by host_shm.c (the segment, counters, who waits for whom) and host_shm_copy.c (what goes
+ * into slots and out of them). */
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "runtime/host_pairs.h"
+#include "runtime/host_transport.h"
+
+enum {
+    LINE_BYTES = 64,
+    DEPTH = 2 /* pieces in flight per rank */
+};
+
+/* Written by its rank, read by all. */
+struct shm_rank {
+    _Alignas(LINE_BYTES) _Atomic uint32_t in;
+    _Atomic uint32_t red, done;
+    _Alignas(LINE_BYTES) _Atomic uint32_t bell; /* futex word; rung by peers */
+    _Atomic uint32_t asleep;
+    _Alignas(LINE_BYTES) struct er_op_desc desc[DEPTH];
+};
+
+enum phase { PHASE_IN, PHASE_RED };
+
+/* How a collective goes through the slots. */
+enum plan {
+    PLAN_WHOLE,    /* contributions as they are */
+    PLAN_PARTED,   /* each rank reduces its part of a piece; the part of a slot that its rank owns
+                      holds no contribution: its result goes there */
+    PLAN_SCATTERED /* a slot has one region for each rank */
+};
+
+struct er_transport {
+    const struct er_comm *comm;
+    size_t map_bytes, piece_bytes, region_bytes;
+    char *map;             /* owned mapping */
+    struct shm_rank *rank; /* (size), in the mapping */
+    char *slots;           /* (size, DEPTH, piece_bytes), in the mapping */
+    const void **src;      /* (size); owned scratch of a reduction */
+    struct er_pairs pairs;
+    uint32_t base; /* pieces of all earlier operations */
+    /* the unit at work */
+    const struct er_op *op; /* a collective; NULL: messages */
+    enum plan plan;
+    size_t total;                      /* bytes that go through the longest slot, or region */
+    size_t unit;                       /* of them in one piece */
+    uint32_t pieces_n, piece, next_in; /* piece: at work; next_in: next to copy in */
+    enum phase phase;
+};
+
+static inline char *slot_of(const struct er_transport *t, int rank, uint32_t piece)
+{
+    size_t i = (size_t)rank * DEPTH + (t->base + piece) % DEPTH;
+
+    return t->slots + i * t->piece_bytes;
+}
+
+static inline size_t piece_begin(const struct er_transport *t, uint32_t piece)
+{
+    return (size_t)piece * t->unit;
+}
+
+/* Of `total` bytes, those in a piece. */
+static inline size_t clipped(const struct er_transport *t, size_t total, uint32_t piece)
+{
+    size_t begin = piece_begin(t, piece), left = begin < total ? total - begin : 0;
+
+    return left < t->unit ? left : t->unit;
+}
+
+static inline size_t piece_length(const struct er_transport *t, uint32_t piece)
+{
+    return clipped(t, t->total, piece);
+}
+
+static inline size_t block_n(const struct er_op *op, int rank)
+{
+    return er_op_block(op, rank + 1) - er_op_block(op, rank);
+}
+
+/* How the collective t->op goes through the slots. */
+void er_shm_plan(struct er_transport *t);
+/* Our contribution to piece t->next_in into our slot. */
+void er_shm_copy_in(struct er_transport *t);
+/* Of piece t->piece: our part into our slot, where peers fetch it, and home; the peers' parts home;
+ * or, what does not go in parts, everything home. */
+void er_shm_reduce_part(struct er_transport *t);
+void er_shm_fetch_parts(struct er_transport *t);
+void er_shm_fetch(struct er_transport *t);
