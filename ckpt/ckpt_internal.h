@@ -20,11 +20,13 @@ struct er_ckpt {
     struct er_ckpt_event events[ER_CKPT_EVENTS_MAX];
     size_t event_first, event_n;
     struct er_ckpt_stats stats;
-    struct er_worker *copier, *writer; /* NULL until first used */
-    struct er_snapshot *snapshot;      /* a reference; NULL until first used */
-    struct er_save *save;              /* a reference; NULL: none in flight */
-    bool hanging;                      /* the writer was given up, and has not come back */
-    struct er_chain_link *chain;       /* owned: generations up to what was loaded */
+    /* NULL until first used. The caller waits for the copier; the others stand back where the
+     * steps need all processors. */
+    struct er_worker *copier, *digester, *writer;
+    struct er_snapshot *snapshot; /* a reference; NULL until first used */
+    struct er_save *save;         /* a reference; NULL: none in flight */
+    bool hanging;                 /* the writer was given up, and has not come back */
+    struct er_chain_link *chain;  /* owned: generations up to what was loaded */
     size_t chain_n;
     uint64_t attempts;
 };

@@ -10,6 +10,8 @@
 #include "base/rand.h"
 #include "ckpt/save.h"
 
+#define NICE_BY 15 /* some 3 % of a processor that the steps need whole; all of one that is free   \
+                    */
 #define DROP_US (5 * ER_US_PER_S) /* for the system call that the writer is in */
 
 typedef unsigned long long ull;
@@ -18,10 +20,18 @@ typedef unsigned long long ull;
 
 static int have_threads(struct er_ckpt *ckpt, struct er_error *err)
 {
-    int rc = ckpt->copier ? 0 : er_worker_new(&ckpt->copier, "er-ckpt-copy", err);
+    const struct {
+        struct er_worker **worker;
+        const char *name;
+        int nice_by;
+    } threads[] = {{&ckpt->copier, "er-ckpt-copy", 0},
+                   {&ckpt->digester, "er-ckpt-digest", NICE_BY},
+                   {&ckpt->writer, "er-ckpt-write", NICE_BY}};
+    int rc = 0;
 
-    if (rc == 0 && !ckpt->writer)
-        rc = er_worker_new(&ckpt->writer, "er-ckpt-write", err);
+    for (size_t i = 0; rc == 0 && i < ER_ARRAY_N(threads); i++)
+        if (!*threads[i].worker)
+            rc = er_worker_new(threads[i].worker, threads[i].name, threads[i].nice_by, err);
     return rc;
 }
 
@@ -160,7 +170,8 @@ int er_ckpt_begin(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
     }
     save->started_us = started;
     save->deadline_us = er_deadline_in(started, ckpt->opts.deadline_us);
-    (void)er_save_start(save, ckpt->copier, er_task_copy, NULL);  /* an idle thread's queue */
+    (void)er_save_start(save, ckpt->copier, er_task_copy, NULL); /* an idle thread's queue */
+    (void)er_save_start(save, ckpt->digester, er_task_digest, NULL);
     (void)er_save_start(save, ckpt->writer, er_task_shard, NULL); /* full: a failed part */
     ckpt->save = save;
     ckpt->stats.begun++;

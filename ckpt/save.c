@@ -147,6 +147,19 @@ bool er_save_given_up(struct er_save *save)
     return given_up;
 }
 
+bool er_save_copied_to(void *arg, uint64_t end)
+{
+    struct er_save *save = arg;
+    bool go_on;
+
+    pthread_mutex_lock(&save->lock);
+    while (save->copied < end && !save->given_up)
+        pthread_cond_wait(&save->changed, &save->lock);
+    go_on = !save->given_up;
+    pthread_mutex_unlock(&save->lock);
+    return go_on;
+}
+
 /* ---- the copy ---- */
 
 static uint64_t cpu_us(void)
@@ -222,6 +235,14 @@ void er_task_copy(void *arg)
     pthread_mutex_lock(&save->lock);
     save->cpu_us = cpu_us() - started;
     pthread_mutex_unlock(&save->lock);
-    digest_pieces(save);
+    er_save_task_end(save, 0, NULL);
+}
+
+void er_task_digest(void *arg)
+{
+    struct er_save *save = arg;
+
+    if (er_save_copied_to(save, save->plan.bytes))
+        digest_pieces(save);
     er_save_task_end(save, 0, NULL);
 }

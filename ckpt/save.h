@@ -5,7 +5,8 @@
  * back.
  *
  *   caller   begin ─────────┬─ before_apply ── advance: rows ─┬───── advance: commit ─┬─ event
- *   copier                  └ copy, then digests              │                       │
+ *   copier                  ├ copy                            │                       │
+ *   digester                ├ digests, behind the copy        │                       │
  *   writer                  └ shard: write, fsync             └ rank 0: manifest,     └ rank 0:
  *                                                               rename, fsync           retention
  */
@@ -66,9 +67,12 @@ void er_save_task_end(struct er_save *save, int rc, const struct er_error *err);
 /* Nothing of the current stage runs. Waits until `deadline_us`. */
 bool er_save_wait(struct er_save *save, uint64_t deadline_us);
 bool er_save_given_up(struct er_save *save);
+/* Waits until the image is there up to `end` bytes; false: given up. An er_ready_fn. */
+bool er_save_copied_to(void *save, uint64_t end);
 
 /* Background tasks (er_work_fn), argument struct er_save. */
-void er_task_copy(void *save);    /* all ranks, copier: memory -> image, then digests */
+void er_task_copy(void *save);    /* all ranks, copier: memory -> image */
+void er_task_digest(void *save);  /* all ranks, digester: of the pieces of the image */
 void er_task_shard(void *save);   /* all ranks, writer: image -> file */
 void er_task_publish(void *save); /* rank 0, writer: manifest, rename */
 void er_task_settle(void *save); /* rank 0, writer: after the outcome; removes what is not wanted */

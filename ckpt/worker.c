@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 
@@ -20,6 +21,7 @@ struct er_worker {
     struct work queue[ER_WORKER_QUEUE_MAX];
     unsigned first, n;
     bool running, quit, left_behind;
+    int nice_by;
 };
 
 static void destroy(struct er_worker *w)
@@ -34,6 +36,8 @@ static void *work(void *arg)
     struct er_worker *w = arg;
     bool alone;
 
+    if (w->nice_by) /* of this thread alone, as Linux has it */
+        (void)!nice(w->nice_by);
     pthread_mutex_lock(&w->lock);
     for (;;) {
         struct work item;
@@ -71,7 +75,7 @@ static int start(struct er_worker *w)
     return rc;
 }
 
-int er_worker_new(struct er_worker **ret, const char *name, struct er_error *err)
+int er_worker_new(struct er_worker **ret, const char *name, int nice_by, struct er_error *err)
 {
     struct er_worker *w = calloc(1, sizeof(*w));
     pthread_condattr_t attr;
@@ -79,6 +83,7 @@ int er_worker_new(struct er_worker **ret, const char *name, struct er_error *err
 
     if (!w)
         return er_error_set(err, -ENOMEM, "thread '%s': no memory", name);
+    w->nice_by = nice_by;
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

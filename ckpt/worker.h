@@ -15,8 +15,9 @@ typedef void (*er_work_fn)(void *arg);
 
 struct er_worker; /* opaque */
 
-/* All signals are blocked in the thread: they belong to the program's own. */
-int er_worker_new(struct er_worker **ret, const char *name, struct er_error *err);
+/* All signals are blocked in the thread: they belong to the program's own. `nice`: added to the
+ * thread's niceness. */
+int er_worker_new(struct er_worker **ret, const char *name, int nice, struct er_error *err);
 /* Runs fn(arg) after what waits already. -EAGAIN: ER_WORKER_QUEUE_MAX wait. */
 int er_worker_run(struct er_worker *worker, er_work_fn fn, void *arg);
 /* True: nothing runs and nothing waits. */

@@ -15,19 +15,6 @@
 
 /* ---- this rank's shard ---- */
 
-static bool copied_up_to(void *user, uint64_t end)
-{
-    struct er_save *save = user;
-    bool go_on;
-
-    pthread_mutex_lock(&save->lock);
-    while (save->copied < end && !save->given_up)
-        pthread_cond_wait(&save->changed, &save->lock);
-    go_on = !save->given_up;
-    pthread_mutex_unlock(&save->lock);
-    return go_on;
-}
-
 static int write_shard(struct er_save *save, struct er_error *err)
 {
     char name[ER_MANIFEST_NAME_MAX], path[PATH_MAX];
@@ -41,7 +28,7 @@ static int write_shard(struct er_save *save, struct er_error *err)
     rc = er_ckpt_join(save->temp, name, path, err);
     return rc < 0 ? rc
                   : er_shard_write(path, er_snapshot_data(save->snapshot), save->plan.bytes,
-                                   save->opts.buffered, copied_up_to, save, err);
+                                   save->opts.buffered, er_save_copied_to, save, err);
 }
 
 void er_task_shard(void *arg)
