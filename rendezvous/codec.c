@@ -76,15 +76,23 @@ static const struct field world_fields[] = {
     TEXT(struct er_world, verdict),
     W(protocol_low, F_U32, 0),
     W(protocol_high, F_U32, 0),
+    W(next, F_U64, ER_GEN_MAX),
+    W(next_nonce, F_U64, 0),
+    W(next_nnodes, F_U32, 0),
+    W(next_size, F_U32, 0),
+    W(next_reason, F_ENUM, ER_REASON_COUNT),
+    W(taken, F_U64, ER_GEN_MAX),
+    W(next_go, F_BOOL, 0),
 };
 #undef W
 
 #define M(m, kind, max) AT(struct er_member, m, kind, max)
 static const struct field member_fields[] = {
-    M(incarnation, F_U64, 0),     M(boot_id_hash, F_U64, 0),  TEXT(struct er_member, address),
-    TEXT(struct er_member, host), M(port, F_INT, 0),          M(slots, F_INT, 0),
-    M(preferred_rank, F_INT, 0),  M(left, F_U64, ER_GEN_MAX), M(running, F_U64, ER_GEN_MAX),
-    M(draining, F_BOOL, 0),       M(protocol, F_U32, 0),
+    M(incarnation, F_U64, 0),       M(boot_id_hash, F_U64, 0),  TEXT(struct er_member, address),
+    TEXT(struct er_member, host),   M(port, F_INT, 0),          M(slots, F_INT, 0),
+    M(preferred_rank, F_INT, 0),    M(left, F_U64, ER_GEN_MAX), M(running, F_U64, ER_GEN_MAX),
+    M(draining, F_BOOL, 0),         M(protocol, F_U32, 0),      M(planned, F_BOOL, 0),
+    M(prepared, F_U64, ER_GEN_MAX),
 };
 #undef M
 
@@ -98,6 +106,8 @@ static const struct field assign_fields[] = {
     A(prev_generation, F_U64, ER_GEN_MAX),
     A(prev_incarnation, F_U64, 0),
     A(prev_rank, F_INT, 0),
+    A(prev_first, F_INT, 0),
+    A(prev_nonce, F_U64, 0),
     A(drain, F_U64, 0),
     A(strikes, F_U32, 0),
     A(strike_generation, F_U64, 0),

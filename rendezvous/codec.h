@@ -97,6 +97,12 @@ struct er_world {
     struct er_cause cause;
     char verdict[256];
     uint32_t protocol_low, protocol_high; /* spoken by every member */
+    /* SEALED: the generation that is being prepared; 0 none. */
+    uint64_t next, next_nonce;
+    uint32_t next_nnodes, next_size;
+    enum er_reason next_reason;
+    uint64_t taken; /* highest number claimed ahead, also when nothing came of it */
+    bool next_go;   /* everything is prepared: members leave the sealed one */
 };
 
 /* `n/<node>`: a live node, bound to its lease. */
@@ -109,6 +115,8 @@ struct er_member {
     uint64_t running; /* on (re-)registration: generation still running, 0 none */
     bool draining;
     uint32_t protocol;
+    bool planned;      /* can be part of a planned change */
+    uint64_t prepared; /* newest claimed generation whose workers are up */
 };
 
 /* `a/<node>`: one assignment key per node, for its life. */
@@ -116,7 +124,8 @@ struct er_assign {
     uint64_t generation, nonce, incarnation;
     int group_rank, first_rank;
     uint64_t prev_generation, prev_incarnation; /* the last sealed one before it */
-    int prev_rank;
+    int prev_rank, prev_first;
+    uint64_t prev_nonce;
     uint64_t drain; /* this incarnation is asked to leave; 0 none */
     /* Failures of this node's workers in a row, and how long ago the last one was. */
     uint32_t strikes;

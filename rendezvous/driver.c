@@ -114,6 +114,12 @@ static void carry_out_one(struct er_driver *d, const struct er_rdzv_action *a)
     case ER_ACT_START:
         d->callbacks.start(d->user, a->start);
         break;
+    case ER_ACT_PREPARE:
+        d->callbacks.prepare(d->user, a->start);
+        break;
+    case ER_ACT_NOTICE:
+        d->callbacks.notice(d->user, ER_DRIVER_NOTICE_REJOIN, a->generation);
+        break;
     case ER_ACT_STOP:
         driver_kv_stop(d, a->generation);
         d->callbacks.stop(d->user, a->generation, a->reason);
@@ -173,22 +179,44 @@ void er_driver_progress(struct er_driver *driver, uint64_t generation)
     driver->said.progress_generation = generation;
 }
 
-void er_driver_leave(struct er_driver *driver, int exit_code, const char *reason)
+void er_driver_drain(struct er_driver *driver, int exit_code, const char *reason,
+                     uint64_t deadline_us)
 {
     struct er_text t = {driver->said.reason, sizeof(driver->said.reason), 0};
 
-    if (driver->said.leave)
+    if (driver->said.leave) {
+        if (deadline_us < driver->said.leave_until_us)
+            driver->said.leave_until_us = deadline_us;
         return;
+    }
     driver->said.leave = true;
     driver->said.exit_code = exit_code;
+    driver->said.leave_until_us = deadline_us;
     er_text_add(&t, reason ? reason : "asked to leave");
+}
+
+void er_driver_leave(struct er_driver *driver, int exit_code, const char *reason)
+{
+    er_driver_drain(driver, exit_code, reason, 0);
+}
+
+void er_driver_planned(struct er_driver *driver, bool on)
+{
+    driver->said.planned = true;
+    driver->said.planned_on = on && driver->callbacks.prepare && driver->callbacks.notice;
+}
+
+void er_driver_prepared(struct er_driver *driver, uint64_t generation)
+{
+    driver->said.prepared_generation = generation;
 }
 
 static bool anything_said(const struct er_driver *d)
 {
     const struct driver_said *s = &d->said;
 
-    return s->port || s->progress || s->result || s->left || s->leave;
+    return s->port || s->progress || s->result || s->left || s->leave || s->planned ||
+           s->prepared_generation;
 }
 
 /* Progress counts for the result it came with, and a result is written before "left". */
@@ -202,6 +230,11 @@ static void tell_core(struct er_driver *d)
     memset(&d->said, 0, sizeof(d->said));
     if (s.port)
         driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PORT, .value = s.port_value});
+    if (s.planned)
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PLANNED, .value = s.planned_on});
+    if (s.prepared_generation)
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PREPARED,
+                                               .generation = s.prepared_generation});
     if (s.progress)
         driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PROGRESS,
                                                .generation = s.progress_generation});
@@ -213,8 +246,10 @@ static void tell_core(struct er_driver *d)
         driver_step(d,
                     &(struct er_rdzv_event){.kind = ER_EV_LEFT, .generation = s.left_generation});
     if (s.leave)
-        driver_step(d, &(struct er_rdzv_event){
-                           .kind = ER_EV_LEAVE, .value = s.exit_code, .reason = s.reason});
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_LEAVE,
+                                               .value = s.exit_code,
+                                               .reason = s.reason,
+                                               .until_us = s.leave_until_us});
 }
 
 /* ---- dispatch ---- */

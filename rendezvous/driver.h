@@ -94,6 +94,8 @@ struct er_note {
     const struct er_cause *cause;
 };
 
+enum er_driver_notice { ER_DRIVER_NOTICE_REJOIN };
+
 struct er_driver_callbacks {
     /* Start the local workers of a sealed generation. */
     void (*start)(void *user, const struct er_assignment *a);
@@ -103,6 +105,14 @@ struct er_driver_callbacks {
     /* The job is over (or this node's part in it). Last callback. */
     void (*verdict)(void *user, const struct er_verdict *v);
     void (*note)(void *user, const struct er_note *note);
+    /* Planned changes; both or neither. `prepare`: start the local workers of a generation that is
+     * claimed but not sealed: no communicator, no fenced write, MASTER_PORT not known yet (0). Call
+     * er_driver_prepared() when they are up. start() with the same generation follows when it is
+     * sealed, or stop() when it is not to be. */
+    void (*prepare)(void *user, const struct er_assignment *a);
+    /* The running workers shall agree on a step, leave their generation there and wait for
+     * `target`; then er_driver_left(). Those that don't within resize_grace_us are stopped. */
+    void (*notice)(void *user, enum er_driver_notice kind, uint64_t target);
 };
 
 /* What to do about a run that is over, or that nobody runs any more. */
@@ -138,6 +148,7 @@ struct er_driver_opts {
      * latter needs lease_ttl_us >= stop_grace_us + 2 s. Jobs of one node need no other store. */
     bool store_loss_stop;
     uint64_t store_loss_limit_us;
+    uint64_t resize_grace_us; /* 0: changes are never planned ahead */
 };
 
 /* `store` is borrowed: it outlives the driver and is not dispatched by anybody else; free the
@@ -166,6 +177,16 @@ void er_driver_progress(struct er_driver *driver, uint64_t generation);
 /* Leave on purpose (signal, drain): stop(g) comes if workers run; after left the node deregisters
  * and verdict STOPPED comes with `exit_code`. */
 void er_driver_leave(struct er_driver *driver, int exit_code, const char *reason);
+
+/* The local workers can be prepared and follow notices; see the callbacks. Changes are planned
+ * ahead only where that holds on every node. */
+void er_driver_planned(struct er_driver *driver, bool on);
+/* The workers of a claimed generation are up. */
+void er_driver_prepared(struct er_driver *driver, uint64_t generation);
+/* As er_driver_leave(), but the workers may go on until a planned change leaves this node out, or
+ * `deadline_us`. */
+void er_driver_drain(struct er_driver *driver, int exit_code, const char *reason,
+                     uint64_t deadline_us);
 
 /* Workers' key-value store and checkpoint commits, fenced to `generation`. Keys are relative to
  * kv/<generation>/. */

@@ -259,6 +259,10 @@ static void on_result(struct er_rdzv *c, const struct er_rdzv_event *e)
     if (e->generation != c->run_generation || c->run == ER_RUN_IDLE ||
         e->generation <= c->result_generation)
         return;
+    if (c->preparing) { /* nothing to report in: it is not sealed */
+        c->prepare_failed = true;
+        return;
+    }
     c->result_generation = e->generation;
     c->result_due = true;
     memset(&c->result, 0, sizeof(c->result));
@@ -278,6 +282,7 @@ static void on_left(struct er_rdzv *c, const struct er_rdzv_event *e)
     if (c->run == ER_RUN_IDLE || e->generation != c->run_generation)
         return;
     rdzv_set_run(c, ER_RUN_IDLE);
+    c->preparing = false;
     c->left = c->run_generation;
 }
 
@@ -333,7 +338,14 @@ static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
         c->progressed = e->generation > c->progressed ? e->generation : c->progressed;
         break;
     case ER_EV_LEAVE:
-        rdzv_leave(c, e->value, e->reason);
+        rdzv_leave(c, e->value, e->reason, e->until_us);
+        break;
+    case ER_EV_PLANNED:
+        c->planned = e->value != 0;
+        break;
+    case ER_EV_PREPARED:
+        if (c->preparing && e->generation == c->run_generation)
+            c->prepared = e->generation;
         break;
     }
 }

@@ -66,23 +66,24 @@ enum er_rdzv_lane_id { ER_LANE_OWN, ER_LANE_LEAD, ER_LANE_BATCH, ER_LANE_COUNT }
 
 enum er_rdzv_txn {
     ER_TXN_NONE,
-    ER_TXN_READ,     /* after an ambiguous answer */
-    ER_TXN_JOIN,     /* 2, 11 */
-    ER_TXN_RUN,      /* 17 */
-    ER_TXN_RESULT,   /* 9 */
-    ER_TXN_LEFT,     /* 10 */
-    ER_TXN_ELECT,    /* 3 */
-    ER_TXN_END,      /* 4 */
-    ER_TXN_CLAIM,    /* 5 */
-    ER_TXN_ASSIGN,   /* 6 */
-    ER_TXN_SEAL,     /* 7 */
-    ER_TXN_VERDICT,  /* 12, 13 */
-    ER_TXN_HANDOVER, /* 3b */
-    ER_TXN_SCALE,    /* a request for other bounds: writes world */
-    ER_TXN_CTL,      /* another request that is acted on, or refused */
-    ER_TXN_ASIDE,    /* a node is set aside */
-    ER_TXN_LOOK,     /* for what 18 deletes */
-    ER_TXN_CLEAN     /* 18 */
+    ER_TXN_READ,   /* after an ambiguous answer */
+    ER_TXN_JOIN,   /* 2, 11 */
+    ER_TXN_RUN,    /* 17 */
+    ER_TXN_RESULT, /* 9 */
+    ER_TXN_LEFT,   /* 10 */
+    ER_TXN_ELECT,  /* 3 */
+    ER_TXN_END,
+    /* 4 */ ER_TXN_CLAIM, /* 5 */
+    ER_TXN_NEXT,          /* the same while a generation is sealed; go; never mind */
+    ER_TXN_ASSIGN,        /* 6 */
+    ER_TXN_SEAL,          /* 7 */
+    ER_TXN_VERDICT,       /* 12, 13 */
+    ER_TXN_HANDOVER,      /* 3b */
+    ER_TXN_SCALE,         /* a request for other bounds: writes world */
+    ER_TXN_CTL,           /* another request that is acted on, or refused */
+    ER_TXN_ASIDE,         /* a node is set aside */
+    ER_TXN_LOOK,          /* for what 18 deletes */
+    ER_TXN_CLEAN          /* 18 */
 };
 
 enum er_rdzv_event_kind {
@@ -100,7 +101,9 @@ enum er_rdzv_event_kind {
     ER_EV_RESULT,
     ER_EV_LEFT,
     ER_EV_PROGRESS,
-    ER_EV_LEAVE
+    ER_EV_LEAVE,
+    ER_EV_PLANNED, /* value: able to */
+    ER_EV_PREPARED
 };
 
 struct er_rdzv_event {
@@ -111,7 +114,8 @@ struct er_rdzv_event {
     int rc;              /* LEASE, REPLY */
     uint64_t id;         /* LEASE, LEASE_LOST */
     uint64_t ttl_us;     /* LEASE */
-    uint64_t generation; /* RESULT, LEFT, PROGRESS */
+    uint64_t generation; /* RESULT, LEFT, PROGRESS, PREPARED */
+    uint64_t until_us;   /* LEAVE: workers may go on till then */
     int value;           /* PORT: port; LEAVE: exit code */
     enum er_rdzv_lane_id lane;
     const struct er_store_reply *reply; /* REPLY with rc 0 */
@@ -129,6 +133,8 @@ enum er_rdzv_action_kind {
     ER_ACT_WATCH_JOB,  /* read, then watch the whole job */
     ER_ACT_UNWATCH_JOB,
     ER_ACT_START,
+    ER_ACT_PREPARE,
+    ER_ACT_NOTICE, /* generation: the target */
     ER_ACT_STOP,
     ER_ACT_VERDICT, /* the last one ever */
     ER_ACT_NOTE
@@ -195,6 +201,10 @@ struct er_rdzv {
     struct er_member node; /* n/<self> as the store has it */
     struct er_assign assign;
     struct er_leader leader;
+    bool planned, preparing; /* preparing: what runs is claimed, not sealed */
+    bool prepare_failed;
+    uint64_t prepared, noticed;
+    uint64_t leave_until_us; /* workers may go on till then */
     bool leaving, revoked;
     int leave_code;
     char leave_reason[256];
@@ -233,6 +243,9 @@ struct er_rdzv {
     uint32_t restarts_noted;
     struct {
         uint64_t generation, world_rev, nonce;
+        bool ahead;        /* while its predecessor is sealed */
+        uint64_t seq;      /* of my write of world that it rests on */
+        uint64_t since_us; /* ahead: of that */
         uint32_t nnodes, world_size;
         char master_addr[ER_HOST_TEXT_MAX];
         int master_port;

@@ -78,33 +78,30 @@ static void count_strike(const struct er_rdzv *c, struct er_view_node *n,
     a->strike_generation = c->view.world.last_sealed;
 }
 
-static void make_plan(struct er_rdzv *c, const struct rdzv_judgement *j, bool with_aside)
+void rdzv_candidate(struct er_rdzv *c, size_t node, size_t *n)
+{
+    const struct er_view_node *v = &c->view.nodes[node];
+
+    c->scratch[(*n)++] = (struct er_plan_node){
+        .id = v->id,
+        .old_rank = er_view_alive_member(&c->view, v) ? er_view_member_rank(&c->view, v, NULL) : -1,
+        .preferred = v->member.preferred_rank,
+        .slots = v->member.slots,
+        .tag = node,
+    };
+}
+
+void rdzv_plan(struct er_rdzv *c, size_t n, uint64_t generation, uint32_t max)
 {
     struct er_view *v = &c->view;
     const struct er_view_node *first;
-    size_t n = 0, members;
+    size_t members = er_plan_make(c->scratch, n, max, &c->plan.world_size);
 
-    c->plan.generation = v->world.generation;
-    c->plan.world_rev = v->world_rev;
+    c->plan.generation = generation;
     c->plan.nonce = rdzv_random(c);
-    for (size_t i = 0; i < v->n; i++) {
-        struct er_view_node *node = &v->nodes[i];
-
-        node->plan_generation = 0;
-        if (!node->present || er_view_leaving(node) || !er_view_ready(v, node) ||
-            (node->aside && !with_aside))
-            continue;
-        count_strike(c, node, j);
-        c->scratch[n++] = (struct er_plan_node){
-            .id = node->id,
-            .old_rank = er_view_alive_member(v, node) ? er_view_member_rank(v, node, NULL) : -1,
-            .preferred = node->member.preferred_rank,
-            .slots = node->member.slots,
-            .tag = i,
-        };
-    }
-    members = er_plan_make(c->scratch, n, v->world.max_nodes, &c->plan.world_size);
     c->plan.nnodes = (uint32_t)members;
+    for (size_t i = 0; i < v->n; i++)
+        v->nodes[i].plan_generation = 0;
     for (size_t i = 0; i < members; i++) {
         struct er_view_node *node = &v->nodes[c->scratch[i].tag];
 
@@ -117,6 +114,25 @@ static void make_plan(struct er_rdzv *c, const struct rdzv_judgement *j, bool wi
     first = &v->nodes[c->scratch[0].tag];
     memcpy(c->plan.master_addr, first->member.address, sizeof(c->plan.master_addr));
     c->plan.master_port = first->member.port;
+}
+
+static void make_plan(struct er_rdzv *c, const struct rdzv_judgement *j, bool with_aside)
+{
+    struct er_view *v = &c->view;
+    size_t n = 0;
+
+    for (size_t i = 0; i < v->n; i++) {
+        struct er_view_node *node = &v->nodes[i];
+
+        if (!node->present || er_view_leaving(node) || !er_view_ready(v, node) ||
+            (node->aside && !with_aside))
+            continue;
+        count_strike(c, node, j);
+        rdzv_candidate(c, i, &n);
+    }
+    c->plan.ahead = false;
+    c->plan.world_rev = v->world_rev;
+    rdzv_plan(c, n, v->world.generation, v->world.max_nodes);
 }
 
 /* My write of world, and nothing was sent under it: its number can be used as it is. */
@@ -177,7 +193,7 @@ static bool plan_holds(const struct er_rdzv *c)
     return n == c->plan.nnodes;
 }
 
-static bool all_sent(const struct er_rdzv *c)
+bool rdzv_all_sent(const struct er_rdzv *c)
 {
     for (size_t i = 0; i < c->view.n; i++) {
         const struct er_view_node *n = &c->view.nodes[i];
@@ -189,7 +205,7 @@ static bool all_sent(const struct er_rdzv *c)
 }
 
 /* What every member speaks. */
-static void common_protocol(const struct er_rdzv *c, struct er_world *w)
+void rdzv_common_protocol(const struct er_rdzv *c, struct er_world *w)
 {
     w->protocol_low = w->protocol_high = ER_PROTOCOL;
     for (size_t i = 0; i < c->view.n; i++) {
@@ -230,7 +246,7 @@ static void seal(struct er_rdzv *c)
     w.world_size = c->plan.world_size;
     memcpy(w.master_addr, c->plan.master_addr, sizeof(w.master_addr));
     w.master_port = c->plan.master_port;
-    common_protocol(c, &w);
+    rdzv_common_protocol(c, &w);
     rdzv_send_seal(c, &w);
 }
 
@@ -238,7 +254,7 @@ void rdzv_follow_plan(struct er_rdzv *c)
 {
     if (!plan_holds(c)) {
         rdzv_set_lead(c, ER_LEAD_REST);
-    } else if (c->lead == ER_LEAD_ASSIGNING && !all_sent(c)) {
+    } else if (c->lead == ER_LEAD_ASSIGNING && !rdzv_all_sent(c)) {
         if (c->batches < ER_RDZV_BATCHES_MAX)
             rdzv_send_assign(c);
     } else if (c->lead == ER_LEAD_ASSIGNING) {

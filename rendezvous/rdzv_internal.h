@@ -22,7 +22,7 @@ bool rdzv_lane_free(struct er_rdzv *c, enum er_rdzv_lane_id id);
 void rdzv_node_decide(struct er_rdzv *c);
 void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply);
 /* End this node's part with a reason of its own. */
-void rdzv_leave(struct er_rdzv *c, int exit_code, const char *reason);
+void rdzv_leave(struct er_rdzv *c, int exit_code, const char *reason, uint64_t until_us);
 
 /* rdzv_elect.c */
 void rdzv_compete(struct er_rdzv *c);
@@ -48,6 +48,8 @@ void rdzv_survey(const struct er_view *v, struct rdzv_survey *ret);
 uint64_t rdzv_lost_at(const struct er_rdzv *c, const struct rdzv_survey *s);
 /* A number that nothing in the job has used. */
 uint64_t rdzv_next_number(const struct er_rdzv *c);
+void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost);
+void rdzv_clear_next(struct er_world *w);
 void rdzv_write_verdict(struct er_rdzv *c, enum er_world_phase phase, int exit_code, bool stopped,
                         const struct er_cause *cause, const char *why);
 void rdzv_lead_decide(struct er_rdzv *c);
@@ -88,6 +90,16 @@ uint64_t rdzv_backoff(const struct er_rdzv *c, uint32_t early_row);
 /* rdzv_form.c */
 void rdzv_form(struct er_rdzv *c);
 void rdzv_follow_plan(struct er_rdzv *c);
+/* Ranks for scratch[0..n) become c->plan. */
+void rdzv_plan(struct er_rdzv *c, size_t n, uint64_t generation, uint32_t max);
+void rdzv_candidate(struct er_rdzv *c, size_t node, size_t *n);
+bool rdzv_all_sent(const struct er_rdzv *c);
+void rdzv_common_protocol(const struct er_rdzv *c, struct er_world *w);
+
+/* rdzv_ahead.c */
+/* Changes the generation for this reason: planned ahead where every node can, else at once. */
+void rdzv_change(struct er_rdzv *c, const struct rdzv_survey *s, enum er_reason reason);
+void rdzv_follow_ahead(struct er_rdzv *c, const struct rdzv_survey *s);
 
 /* rdzv_ctl.c */
 bool rdzv_struck(const struct er_rdzv *c, const struct er_view_node *n,

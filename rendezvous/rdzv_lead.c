@@ -34,8 +34,9 @@ static void survey_node(const struct er_view *v, const struct er_view_node *n,
         s->draining += er_view_alive_member(v, n) && !er_view_succeeded(v, n);
         return;
     }
-    s->quit += v->world.phase == ER_WORLD_SEALED && er_view_alive_member(v, n) &&
-               n->member.left >= v->world.last_sealed && n->result_generation < n->member.left;
+    s->quit += v->world.phase == ER_WORLD_SEALED && !v->world.next_go &&
+               er_view_alive_member(v, n) && n->member.left >= v->world.last_sealed &&
+               n->result_generation < n->member.left;
     if (n->aside) {
         s->aside_ready += er_view_ready(v, n);
         s->aside_members += er_view_alive_member(v, n) && !er_view_succeeded(v, n);
@@ -113,7 +114,8 @@ static void follow_world(struct er_rdzv *c)
 
 uint64_t rdzv_next_number(const struct er_rdzv *c)
 {
-    uint64_t top = c->view.world.generation;
+    const struct er_world *w = &c->view.world;
+    uint64_t top = w->taken > w->generation ? w->taken : w->generation;
 
     for (size_t i = 0; i < c->view.n; i++) {
         const struct er_view_node *n = &c->view.nodes[i];
@@ -144,12 +146,22 @@ static void name_leaver(struct er_rdzv *c, struct er_world *w)
     }
 }
 
-static void end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
+void rdzv_clear_next(struct er_world *w)
+{
+    w->next = w->next_nonce = 0;
+    w->next_nnodes = w->next_size = 0;
+    w->next_reason = ER_REASON_FORMED;
+    w->next_go = false;
+}
+
+void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
 {
     struct er_world w = c->view.world;
     const struct er_cause *failed = er_view_failed(&c->view);
 
     w.phase = ER_WORLD_FORMING;
+    rdzv_clear_next(&w);
+    c->plan.ahead = false;
     w.generation = rdzv_next_number(c);
     w.reason = reason;
     w.has_cause = failed != NULL;
@@ -172,6 +184,7 @@ void rdzv_write_verdict(struct er_rdzv *c, enum er_world_phase phase, int exit_c
     struct er_text t = {w.verdict, sizeof(w.verdict), 0};
 
     w.phase = phase;
+    rdzv_clear_next(&w);
     w.exit_code = exit_code;
     w.stopped = stopped;
     w.has_cause = cause != NULL;
@@ -224,9 +237,9 @@ static void consider_growing(struct er_rdzv *c, const struct rdzv_survey *s)
     uint64_t allowed = er_deadline_in(c->sealed_us, c->min_interval_us);
 
     if (c->scaled)
-        end_generation(c, ER_REASON_SCALED, false);
+        rdzv_change(c, s, ER_REASON_SCALED);
     else if (rdzv_due(c, settled > allowed ? settled : allowed))
-        end_generation(c, ER_REASON_NODE_JOINED, false);
+        rdzv_change(c, s, ER_REASON_NODE_JOINED);
 }
 
 /* Members that a leader ends the generation for, though nothing went wrong. */
@@ -245,19 +258,23 @@ static void watch_generation(struct er_rdzv *c)
     if (s.ok == c->view.world.last_nnodes)
         rdzv_write_verdict(c, ER_WORLD_DONE, 0, false, NULL, "every node succeeded");
     else if (failed)
-        end_generation(
+        rdzv_end_generation(
             c, failed->kind == ER_EXIT_HUNG ? ER_REASON_WORKER_HUNG : ER_REASON_WORKER_FAILED,
             false);
     else if (s.reborn || (s.absent && rdzv_due(c, rdzv_lost_at(c, &s))))
-        end_generation(c, ER_REASON_NODE_LOST, true);
-    else if (s.departed || s.draining)
-        end_generation(c, ER_REASON_DRAINED, s.departed && !s.absent);
+        rdzv_end_generation(c, ER_REASON_NODE_LOST, true);
+    else if (s.departed)
+        rdzv_end_generation(c, ER_REASON_DRAINED, !s.absent);
     else if (s.quit) /* its agent gave up without a word about why */
-        end_generation(c, ER_REASON_NODE_LOST, false);
+        rdzv_end_generation(c, ER_REASON_NODE_LOST, false);
+    else if (c->view.world.next)
+        rdzv_follow_ahead(c, &s);
+    else if (s.draining)
+        rdzv_change(c, &s, ER_REASON_DRAINED);
     else if (s.ok)
         wait_for_rest(c);
     else if (too_many(c, &s))
-        end_generation(c, s.aside_members ? ER_REASON_DRAINED : ER_REASON_SCALED, false);
+        rdzv_change(c, &s, s.aside_members ? ER_REASON_DRAINED : ER_REASON_SCALED);
     else if (s.newcomers && !s.absent && s.members < c->view.world.max_nodes)
         consider_growing(c, &s);
 }
@@ -324,6 +341,8 @@ void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_s
 
     if (kind == ER_TXN_ASSIGN)
         c->batches--;
+    if (!succeeded && kind == ER_TXN_ASSIGN)
+        c->plan.ahead = false;
     if (!succeeded && kind == ER_TXN_ASSIGN && c->lead == ER_LEAD_ASSIGNING)
         rdzv_set_lead(c, ER_LEAD_REST);
     if (succeeded && kind == ER_TXN_VERDICT)

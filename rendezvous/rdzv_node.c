@@ -24,13 +24,16 @@ static bool job_over(const struct er_rdzv *c)
     return c->k_world.present && rdzv_terminal(&c->world) && !may_begin_run(c);
 }
 
-void rdzv_leave(struct er_rdzv *c, int exit_code, const char *reason)
+void rdzv_leave(struct er_rdzv *c, int exit_code, const char *reason, uint64_t until_us)
 {
     struct er_text t = {c->leave_reason, sizeof(c->leave_reason), 0};
 
-    if (c->leaving)
+    if (c->leaving) { /* a second wish can only make it shorter */
+        c->leave_until_us = until_us < c->leave_until_us ? until_us : c->leave_until_us;
         return;
+    }
     c->leaving = true;
+    c->leave_until_us = until_us;
     c->leave_code = exit_code;
     er_text_add(&t, reason ? reason : "asked to leave");
 }
@@ -83,7 +86,7 @@ static void name_taken(struct er_rdzv *c)
     er_text_add(&t, c->opts.node_id);
     er_text_add(&t, "' is in use on host ");
     er_text_add(&t, c->node.host);
-    rdzv_leave(c, CODE_CONFIG, text);
+    rdzv_leave(c, CODE_CONFIG, text, 0);
 }
 
 static bool protocol_fits(const struct er_rdzv *c)
@@ -103,7 +106,7 @@ static void refuse_protocol(struct er_rdzv *c)
     er_text_u64(&t, c->world.protocol_high);
     er_text_add(&t, ", this agent ");
     er_text_u64(&t, ER_PROTOCOL);
-    rdzv_leave(c, CODE_PROTOCOL, text);
+    rdzv_leave(c, CODE_PROTOCOL, text, 0);
 }
 
 static bool registered(const struct er_rdzv *c)
@@ -152,15 +155,27 @@ static void give_up_joining(struct er_rdzv *c)
     if (c->registered_once || c->leaving || job_over(c))
         return;
     if (rdzv_due(c, er_deadline_in(c->begun_us, c->opts.join_timeout_us)))
-        rdzv_leave(c, CODE_UNAVAILABLE, "could not register in the store within join_timeout");
+        rdzv_leave(c, CODE_UNAVAILABLE, "could not register in the store within join_timeout", 0);
 }
 
 /* ---- workers ---- */
 
 static bool superseded(const struct er_rdzv *c)
 {
-    return c->k_world.present &&
-           (rdzv_terminal(&c->world) || c->world.generation > c->run_generation);
+    const struct er_world *w = &c->world;
+
+    if (!c->k_world.present)
+        return false;
+    if (c->preparing && w->next != c->run_generation &&
+        !(w->phase == ER_WORLD_SEALED && w->generation == c->run_generation))
+        return true;
+    return rdzv_terminal(w) || w->generation > c->run_generation;
+}
+
+/* A planned change lets the workers of a leaving node go on till then. */
+static bool leaving_now(struct er_rdzv *c)
+{
+    return c->leaving && rdzv_due(c, c->leave_until_us);
 }
 
 static const char *stop_reason(const struct er_rdzv *c)
@@ -178,28 +193,69 @@ static void stop_workers(struct er_rdzv *c)
 
     a->generation = c->run_generation;
     a->reason = stop_reason(c);
+    c->prepare_failed = false;
     rdzv_set_run(c, ER_RUN_STOPPING);
 }
 
 static bool assigned(const struct er_rdzv *c)
 {
+    const struct er_assign *a = &c->assign;
+
     return c->k_world.present && c->k_assign.present && c->world.phase == ER_WORLD_SEALED &&
-           c->assign.generation == c->world.generation && c->assign.nonce == c->world.nonce &&
+           ((a->generation == c->world.generation && a->nonce == c->world.nonce &&
+             a->incarnation == c->opts.incarnation) ||
+            (a->prev_generation == c->world.generation && a->prev_nonce == c->world.nonce &&
+             a->prev_incarnation == c->opts.incarnation));
+}
+
+/* Assigned to a generation that is claimed, while another one is sealed. */
+static bool wanted_ahead(const struct er_rdzv *c)
+{
+    const struct er_world *w = &c->world;
+
+    return c->k_world.present && c->k_assign.present && w->phase == ER_WORLD_SEALED && w->next &&
+           c->assign.generation == w->next && c->assign.nonce == w->next_nonce &&
            c->assign.incarnation == c->opts.incarnation;
+}
+
+/* What is claimed has no master yet: its port is chosen by the seal. */
+static void prepare_workers(struct er_rdzv *c)
+{
+    struct er_assignment *s = &c->assignment;
+    const struct er_world *w = &c->world;
+
+    memset(s, 0, sizeof(*s));
+    s->generation = w->next;
+    s->nonce = w->next_nonce;
+    memcpy(s->run, w->run, sizeof(s->run));
+    s->node_rank = c->assign.group_rank;
+    s->nnodes = (int)w->next_nnodes;
+    s->first_rank = c->assign.first_rank;
+    s->local_size = c->opts.slots;
+    s->world_size = (int)w->next_size;
+    s->restarts = w->restarts;
+    s->reason = er_reason_name(w->next_reason);
+    c->run_generation = w->next;
+    c->run_nonce = w->next_nonce;
+    c->preparing = true;
+    c->prepare_failed = false;
+    rdzv_set_run(c, ER_RUN_UP);
+    rdzv_act(c, ER_ACT_PREPARE)->start = s;
 }
 
 static void start_workers(struct er_rdzv *c)
 {
     struct er_assignment *s = &c->assignment;
     const struct er_world *w = &c->world;
+    bool now = c->assign.generation == w->generation;
 
     memset(s, 0, sizeof(*s));
     s->generation = w->generation;
     s->nonce = w->nonce;
     memcpy(s->run, w->run, sizeof(s->run));
-    s->node_rank = c->assign.group_rank;
+    s->node_rank = now ? c->assign.group_rank : c->assign.prev_rank;
     s->nnodes = (int)w->nnodes;
-    s->first_rank = c->assign.first_rank;
+    s->first_rank = now ? c->assign.first_rank : c->assign.prev_first;
     s->local_size = c->opts.slots;
     s->world_size = (int)w->world_size;
     memcpy(s->master_addr, w->master_addr, sizeof(s->master_addr));
@@ -208,7 +264,9 @@ static void start_workers(struct er_rdzv *c)
     s->reason = er_reason_name(w->reason);
     c->run_generation = w->generation;
     c->run_nonce = w->nonce;
-    rdzv_set_run(c, ER_RUN_UP);
+    if (c->run == ER_RUN_IDLE)
+        rdzv_set_run(c, ER_RUN_UP);
+    c->preparing = false;
     rdzv_act(c, ER_ACT_START)->start = s;
 }
 
@@ -224,16 +282,28 @@ static void ride_decide(struct er_rdzv *c)
         stop_workers(c);
     if (c->opts.store_loss_limit_us &&
         rdzv_due(c, er_deadline_in(c->heard_us, c->opts.store_loss_limit_us)))
-        rdzv_leave(c, CODE_UNAVAILABLE, "the store was out of reach for store_loss.limit");
+        rdzv_leave(c, CODE_UNAVAILABLE, "the store was out of reach for store_loss.limit", 0);
 }
 
 static void run_decide(struct er_rdzv *c)
 {
-    if (c->run == ER_RUN_UP && (superseded(c) || c->leaving))
+    if (c->run == ER_RUN_UP && (superseded(c) || leaving_now(c) || c->prepare_failed))
         stop_workers(c);
     if (c->run == ER_RUN_IDLE && c->state == ER_RDZV_IN && !c->leaving && assigned(c) &&
         c->world.generation > c->left && c->world.generation > c->run_generation)
         start_workers(c);
+    if (c->run == ER_RUN_UP && c->preparing && c->world.phase == ER_WORLD_SEALED &&
+        c->world.generation == c->run_generation && assigned(c))
+        start_workers(c);
+    if (c->run == ER_RUN_IDLE && c->state == ER_RDZV_IN && !c->leaving && c->planned &&
+        wanted_ahead(c) && c->world.next > c->left && c->world.next > c->run_generation &&
+        !assigned(c))
+        prepare_workers(c);
+    if (c->run == ER_RUN_UP && !c->preparing && c->world.next_go && c->world.next != c->noticed &&
+        c->world.generation == c->run_generation) {
+        c->noticed = c->world.next;
+        rdzv_act(c, ER_ACT_NOTICE)->generation = c->world.next;
+    }
     /* Assigned or not, what was never started here is as good as left. */
     if (c->run == ER_RUN_IDLE && c->k_world.present && c->world.phase == ER_WORLD_FORMING &&
         c->world.last_sealed > c->left)
@@ -249,14 +319,15 @@ static void in_decide(struct er_rdzv *c)
         return;
     }
     if (c->node.incarnation != c->opts.incarnation) {
-        rdzv_leave(c, CODE_TEMPFAIL, "another agent has taken over this node's name");
+        rdzv_leave(c, CODE_TEMPFAIL, "another agent has taken over this node's name", 0);
         return;
     }
     if (!rdzv_lane_free(c, ER_LANE_OWN))
         return;
     if (c->result_due)
         rdzv_send_result(c);
-    else if (c->node.left != c->left || c->node.draining != c->leaving)
+    else if (c->node.left != c->left || c->node.draining != c->leaving ||
+             c->node.planned != c->planned || c->node.prepared != c->prepared)
         rdzv_send_left(c);
 }
 
@@ -357,7 +428,8 @@ void rdzv_node_decide(struct er_rdzv *c)
     if (c->state == ER_RDZV_JOINING && !c->leaving && !job_over(c))
         join(c);
     if (c->state == ER_RDZV_IN && c->k_assign.present && c->assign.drain == c->opts.incarnation)
-        rdzv_leave(c, 0, "drained by request");
+        rdzv_leave(c, 0, "drained by request",
+                   c->planned ? er_deadline_in(c->now_us, c->opts.resize_grace_us) : 0);
     run_decide(c);
     ride_decide(c);
     if (c->state == ER_RDZV_IN && !job_over(c))
@@ -406,6 +478,6 @@ void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_s
         if (spec.len == strlen(c->spec) && memcmp(spec.data, c->spec, spec.len) == 0)
             return;
         say_difference(c->spec, spec, &t);
-        rdzv_leave(c, CODE_PROTOCOL, text);
+        rdzv_leave(c, CODE_PROTOCOL, text, 0);
     }
 }

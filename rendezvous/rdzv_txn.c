@@ -114,6 +114,8 @@ static void own_member(const struct er_rdzv *c, struct er_member *m)
     m->running = c->run == ER_RUN_IDLE ? 0 : c->run_generation;
     m->draining = c->leaving;
     m->protocol = ER_PROTOCOL;
+    m->planned = c->planned;
+    m->prepared = c->prepared;
 }
 
 static void put_member(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_bytes key)
@@ -255,6 +257,8 @@ void rdzv_send_run(struct er_rdzv *c)
     first_world(c, &w);
     if (w.generation <= c->world.generation)
         w.generation = c->world.generation + 1;
+    if (w.generation <= c->world.taken)
+        w.generation = c->world.taken + 1;
     c->fresh_seq = w.seq;
     rdzv_txn_add_cmp(l, ER_CMP_MOD, world, c->k_world.mod_rev);
     rdzv_txn_add_cmp(l, ER_CMP_CREATE, nodes, 0)->prefix = true;

@@ -96,10 +96,16 @@ static void put_assign(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_view
                           .strike_generation = n->assign.strike_generation,
                           .strike_age_us = n->assign.strike_age_us};
     unsigned char bytes[ER_ASSIGN_BYTES_MAX];
+    struct er_view_part part;
 
-    a.prev_rank = er_view_member_rank(&c->view, n, &a.prev_incarnation);
-    if (a.prev_rank >= 0)
+    a.prev_rank = -1;
+    if (er_view_part(&c->view, n, &part)) {
         a.prev_generation = c->view.world.last_sealed;
+        a.prev_incarnation = part.incarnation;
+        a.prev_nonce = part.nonce;
+        a.prev_rank = part.rank;
+        a.prev_first = part.first_rank;
+    }
     n->assign = a;
     n->has_assign = true;
     rdzv_txn_add_put(l, rdzv_txn_key_of(c, l, ER_KEY_ASSIGN, 0, n->id), bytes,

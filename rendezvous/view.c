@@ -236,18 +236,31 @@ void er_view_apply(struct er_view *v, const char *root, enum er_store_event_kind
     }
 }
 
+bool er_view_part(const struct er_view *v, const struct er_view_node *n, struct er_view_part *ret)
+{
+    const struct er_assign *a = &n->assign;
+    uint64_t g = v->world.last_sealed;
+
+    if (g == 0 || !n->has_assign)
+        return false;
+    if (a->generation == g)
+        *ret = (struct er_view_part){a->group_rank, a->first_rank, a->nonce, a->incarnation};
+    else if (a->prev_generation == g)
+        *ret =
+            (struct er_view_part){a->prev_rank, a->prev_first, a->prev_nonce, a->prev_incarnation};
+    return a->generation == g || a->prev_generation == g;
+}
+
 int er_view_member_rank(const struct er_view *v, const struct er_view_node *n,
                         uint64_t *ret_incarnation)
 {
-    uint64_t g = v->world.last_sealed;
-    bool now = n->has_assign && n->assign.generation == g;
-    bool before = n->has_assign && n->assign.prev_generation == g;
+    struct er_view_part part;
 
-    if (g == 0 || (!now && !before))
+    if (!er_view_part(v, n, &part))
         return -1;
     if (ret_incarnation)
-        *ret_incarnation = now ? n->assign.incarnation : n->assign.prev_incarnation;
-    return now ? n->assign.group_rank : n->assign.prev_rank;
+        *ret_incarnation = part.incarnation;
+    return part.rank;
 }
 
 bool er_view_alive_member(const struct er_view *v, const struct er_view_node *n)

@@ -65,6 +65,13 @@ void er_view_apply(struct er_view *v, const char *root, enum er_store_event_kind
 
 struct er_view_node *er_view_find(const struct er_view *v, const char *id);
 
+/* A node's part in the last sealed generation. */
+struct er_view_part {
+    int rank, first_rank;
+    uint64_t nonce, incarnation;
+};
+/* False: it was no member. */
+bool er_view_part(const struct er_view *v, const struct er_view_node *n, struct er_view_part *ret);
 /* Rank in the last sealed generation and the incarnation that had it; -1: no member of it. */
 int er_view_member_rank(const struct er_view *v, const struct er_view_node *n,
                         uint64_t *ret_incarnation);

@@ -16,6 +16,8 @@ struct node {
     uint64_t running;
     unsigned starts, lost_notes, left_notes, aside_notes;
     struct er_assignment a;
+    unsigned prepares, notices;
+    bool preparing;
     bool over, slow; /* slow: doesn't answer stop by itself */
     struct er_verdict v;
 };
@@ -29,7 +31,8 @@ static inline void on_start(void *user, const struct er_assignment *a)
 {
     struct node *n = user;
 
-    cr_assert_eq(n->running, 0u);
+    cr_assert(n->running == 0 || (n->preparing && n->running == a->generation));
+    n->preparing = false;
     n->running = a->generation;
     n->a = *a;
     n->starts++;
@@ -42,7 +45,31 @@ static inline void on_stop(void *user, uint64_t generation, const char *reason)
     if (n->slow)
         return;
     n->running = 0;
+    n->preparing = false;
     er_driver_left(n->driver, generation);
+}
+
+static inline void on_prepare(void *user, const struct er_assignment *a)
+{
+    struct node *n = user;
+
+    cr_assert_eq(n->running, 0u);
+    n->running = a->generation;
+    n->preparing = true;
+    n->prepares++;
+    er_driver_prepared(n->driver, a->generation);
+}
+
+static inline void on_notice(void *user, enum er_driver_notice kind, uint64_t target)
+{
+    struct node *n = user;
+    uint64_t g = n->running;
+
+    n->notices++;
+    if (n->slow)
+        return;
+    n->running = 0;
+    er_driver_left(n->driver, g);
 }
 
 static inline void on_verdict(void *user, const struct er_verdict *v)
@@ -106,7 +133,8 @@ static inline void end(void)
 
 static inline void up(int i)
 {
-    static const struct er_driver_callbacks callbacks = {on_start, on_stop, on_verdict, on_note};
+    static const struct er_driver_callbacks callbacks = {on_start, on_stop,    on_verdict,
+                                                         on_note,  on_prepare, on_notice};
     struct er_driver_opts o = base;
 
     snprintf(o.node_id, sizeof(o.node_id), "n%d", i);

@@ -1,0 +1,187 @@
+#include "rendezvous/rdzv_internal.h"
+
+#include <string.h>
+
+/* Planned changes. While generation g runs, the next one is claimed in `world` and assigned;
+ * newcomers start their workers for it, without a communicator; then the members of g are told to
+ * go (next_go), agree on a step and leave, and the next one is sealed. Whatever happens meanwhile
+ * voids it: its workers are stopped, and another number is taken.
+ *
+ *   REST --change--> claimed --batches--> assigned --all prepared--> go --all left--> sealed
+ *                      |                     |                        |
+ *                      +------ never mind ---+                        +--> forming (g is over)
+ */
+
+static bool can_take_part(const struct er_rdzv *c, const struct er_view_node *n)
+{
+    return n->member.planned &&
+           (er_view_alive_member(&c->view, n) ? n->member.left < c->view.world.last_sealed
+                                              : er_view_ready(&c->view, n));
+}
+
+/* Everybody that a change would concern can take part in a planned one. Gathers who stays. */
+static bool gather(struct er_rdzv *c, size_t *ret_n)
+{
+    bool all = true;
+
+    *ret_n = 0;
+    for (size_t i = 0; i < c->view.n && all; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+
+        if (!n->present)
+            continue;
+        all = can_take_part(c, n);
+        if (!er_view_leaving(n) && !n->aside)
+            rdzv_candidate(c, i, ret_n);
+    }
+    return all && *ret_n >= c->view.world.min_nodes;
+}
+
+static void write_next(struct er_rdzv *c, struct er_world *w)
+{
+    rdzv_budget_advance(c, w);
+    rdzv_send_world(c, ER_TXN_NEXT, w, false, NULL);
+    c->plan.seq = c->fresh_seq;
+    c->plan.since_us = c->now_us;
+}
+
+void rdzv_change(struct er_rdzv *c, const struct rdzv_survey *s, enum er_reason reason)
+{
+    struct er_world w = c->view.world;
+    size_t n;
+
+    if (!c->opts.resize_grace_us || s->absent || s->ok || !gather(c, &n)) {
+        rdzv_end_generation(c, reason, false);
+        return;
+    }
+    if (c->batches)
+        return;
+    rdzv_plan(c, n, rdzv_next_number(c), w.max_nodes);
+    c->plan.ahead = true;
+    c->plan.world_rev = 0;
+    w.next = w.taken = c->plan.generation;
+    w.next_nonce = c->plan.nonce;
+    w.next_nnodes = c->plan.nnodes;
+    w.next_size = c->plan.world_size;
+    w.next_reason = reason;
+    w.next_go = false;
+    write_next(c, &w);
+}
+
+/* The plan is mine, rests on `world` as it is, and nobody in it is gone or leaving. */
+static bool holds(const struct er_rdzv *c)
+{
+    const struct er_world *w = &c->view.world;
+    uint32_t found = 0;
+
+    if (!c->plan.ahead || c->plan.generation != w->next || w->writer != c->opts.incarnation ||
+        w->seq != c->plan.seq)
+        return false;
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+
+        if (n->plan_generation != w->next)
+            continue;
+        if (!n->present || n->member.incarnation != n->plan_incarnation || er_view_leaving(n) ||
+            n->member.left >= w->next)
+            return false;
+        found++;
+    }
+    return found == c->plan.nnodes; /* else the view was read again */
+}
+
+/* Newcomers whose workers are not up yet, and members that have not left. */
+static void count_open(const struct er_rdzv *c, uint32_t *ret_preparing, uint32_t *ret_running)
+{
+    const struct er_world *w = &c->view.world;
+
+    *ret_preparing = *ret_running = 0;
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+        bool member = er_view_alive_member(&c->view, n);
+
+        *ret_running += member && n->member.left < w->last_sealed;
+        *ret_preparing += !member && n->plan_generation == w->next && n->member.prepared != w->next;
+    }
+}
+
+static void never_mind(struct er_rdzv *c)
+{
+    struct er_world w = c->view.world;
+
+    if (w.next_go) { /* some may have left: there is no way back */
+        rdzv_end_generation(c, w.next_reason, false);
+        return;
+    }
+    rdzv_clear_next(&w);
+    write_next(c, &w);
+    c->plan.ahead = false;
+    c->sealed_us = c->now_us; /* the next attempt waits as after a seal */
+}
+
+static void seal_next(struct er_rdzv *c)
+{
+    struct er_world w = c->view.world;
+    const struct er_view_node *first = NULL;
+
+    for (size_t i = 0; i < c->view.n && !first; i++) {
+        if (c->view.nodes[i].plan_generation == w.next && c->view.nodes[i].plan_rank == 0)
+            first = &c->view.nodes[i];
+    }
+    if (first) { /* its port may be another one by now */
+        memcpy(w.master_addr, first->member.address, sizeof(w.master_addr));
+        w.master_port = first->member.port;
+    }
+    rdzv_budget_advance(c, &w);
+    w.generation = w.last_sealed = w.next;
+    w.nonce = w.next_nonce;
+    w.nnodes = w.last_nnodes = w.next_nnodes;
+    w.world_size = w.next_size;
+    w.reason = w.next_reason;
+    w.has_cause = false;
+    memset(&w.cause, 0, sizeof(w.cause));
+    w.early_row = w.uncounted_row = 0;
+    rdzv_common_protocol(c, &w);
+    rdzv_clear_next(&w);
+    c->plan.world_rev = c->view.world_rev;
+    rdzv_send_seal(c, &w);
+}
+
+static void go(struct er_rdzv *c)
+{
+    struct er_world w = c->view.world;
+
+    w.next_go = true;
+    write_next(c, &w);
+}
+
+void rdzv_follow_ahead(struct er_rdzv *c, const struct rdzv_survey *s)
+{
+    const struct er_world *w = &c->view.world;
+    uint32_t preparing, running;
+
+    if (!holds(c) || s->ok) {
+        never_mind(c);
+        return;
+    }
+    if (!rdzv_all_sent(c)) {
+        if (!c->plan.world_rev)
+            c->plan.world_rev = c->view.world_rev;
+        if (c->batches < ER_RDZV_BATCHES_MAX)
+            rdzv_send_assign(c);
+        return;
+    }
+    if (c->batches)
+        return;
+    count_open(c, &preparing, &running);
+    if (w->next_go && !running) {
+        seal_next(c);
+    } else if (w->next_go) {
+        if (rdzv_due(c, er_deadline_in(c->plan.since_us, c->opts.resize_grace_us)))
+            never_mind(c);
+    } else if (!preparing) {
+        go(c);
+    } else if (rdzv_due(c, er_deadline_in(c->plan.since_us, c->opts.join_timeout_us))) {
+        never_mind(c);
+    }
+}

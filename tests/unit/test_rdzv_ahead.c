@@ -1,0 +1,136 @@
+#include "rendezvous/rdzv.h"
+
+#include <string.h>
+
+#include "tests/unit/rdzv_case.h"
+
+/* Planned changes: the next generation is prepared while this one runs. */
+
+static void up_planned(int i)
+{
+    up(i);
+    er_driver_planned(nodes[i].driver, true);
+}
+
+static void begin_planned(int count)
+{
+    begin(1, 3);
+    base.resize_grace_us = 60 * ER_US_PER_S;
+    base.last_call_us = ER_US_PER_S;
+    for (int i = 0; i < count; i++)
+        up_planned(i);
+    pass(2 * ER_US_PER_S);
+}
+
+Test(rdzv_ahead, a_newcomer_is_prepared_before_anybody_stops)
+{
+    begin_planned(2);
+    nodes[0].slow = nodes[1].slow = true; /* they choose the step */
+    up_planned(2);
+    pass(90 * ER_US_PER_S);
+    cr_assert_eq(nodes[2].prepares, 1u);
+    cr_assert_eq(nodes[2].starts, 0u);
+    cr_assert_eq(nodes[0].notices, 1u);
+    cr_assert_eq(nodes[0].running, 1u);
+    for (int i = 0; i < 2; i++) {
+        nodes[i].running = 0;
+        er_driver_left(nodes[i].driver, 1);
+    }
+    settle();
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(nodes[i].a.generation, 2u);
+        cr_assert_eq(nodes[i].a.node_rank, i);
+        cr_assert_eq(nodes[i].a.nnodes, 3);
+        cr_assert_str_eq(nodes[i].a.reason, "node_joined");
+    }
+    end();
+}
+
+Test(rdzv_ahead, a_loss_meanwhile_voids_it)
+{
+    begin_planned(2);
+    nodes[0].slow = nodes[1].slow = true;
+    up_planned(2);
+    pass(90 * ER_US_PER_S);
+    nodes[0].slow = nodes[1].slow = false;
+    down(2);
+    pass(60 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].starts, 2u); /* they had been told to go: no way back */
+    cr_assert_eq(nodes[0].a.nnodes, 2);
+    cr_assert_eq(nodes[0].a.restarts, 0u);
+    end();
+}
+
+Test(rdzv_ahead, who_does_not_leave_in_time_is_stopped)
+{
+    begin_planned(2);
+    nodes[0].slow = true;
+    up_planned(2);
+    pass(90 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].starts, 1u);
+    nodes[0].slow = false;
+    nodes[0].running = 0;
+    pass(70 * ER_US_PER_S);
+    er_driver_left(nodes[0].driver, 1);
+    pass(10 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.nnodes, 3);
+    cr_assert_eq(nodes[0].running, nodes[2].running);
+    end();
+}
+
+Test(rdzv_ahead, a_newcomer_whose_workers_fail_disturbs_nobody)
+{
+    struct er_cause cause = {.kind = ER_EXIT_EXITED, .code = 1};
+
+    begin_planned(2);
+    base.resize_grace_us = 60 * ER_US_PER_S;
+    up(2);
+    nodes[2].slow = true;
+    er_driver_planned(nodes[2].driver, true);
+    nodes[0].slow = true;
+    pass(63 * ER_US_PER_S);
+    if (nodes[2].preparing) {
+        er_driver_result(nodes[2].driver, nodes[2].running, &cause);
+        nodes[2].slow = false;
+    }
+    nodes[0].slow = false;
+    pass(300 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.restarts, 0u);
+    end();
+}
+
+Test(rdzv_ahead, a_draining_node_stays_until_the_switch)
+{
+    begin_planned(3);
+    for (int i = 0; i < 3; i++)
+        nodes[i].slow = true;
+    er_driver_drain(nodes[0].driver, 75, "preempted", now_us + 120 * ER_US_PER_S);
+    pass(5 * ER_US_PER_S);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(nodes[i].notices, 1u);
+        cr_assert_eq(nodes[i].running, 1u);
+    }
+    for (int i = 0; i < 3; i++) {
+        nodes[i].running = 0;
+        er_driver_left(nodes[i].driver, 1);
+    }
+    pass(ER_US_PER_S);
+    cr_assert(nodes[0].over);
+    cr_assert_eq(nodes[0].v.exit_code, 75);
+    cr_assert_eq(nodes[1].a.nnodes, 2);
+    cr_assert_eq(nodes[1].a.node_rank, 0);
+    cr_assert_str_eq(nodes[1].a.reason, "drained");
+    end();
+}
+
+Test(rdzv_ahead, without_able_workers_everybody_restarts_at_once)
+{
+    begin_planned(2);
+    up(2);
+    pass(90 * ER_US_PER_S);
+    cr_assert_eq(nodes[2].prepares, 0u);
+    cr_assert_eq(nodes[0].notices, 0u);
+    cr_assert_eq(nodes[0].starts, 2u);
+    cr_assert_eq(nodes[0].a.nnodes, 3);
+    end();
+}
