@@ -118,7 +118,8 @@ static void pump_leases(struct er_etcd_conn *c, uint64_t now)
     static const struct er_grpc_stream_callbacks cb = {on_keep_message, on_keep_closed};
     uint64_t id;
 
-    if (er_etcd_leases_overdue(c->leases, now)) {
+    /* without a stream: asked on an older one, and asked again below */
+    if (c->keep_stream && er_etcd_leases_overdue(c->leases, now)) {
         etcd_session_fail(c, false, "keep-alive", "no answer in time");
         return;
     }
