@@ -75,16 +75,43 @@ static int judge_end(const struct host *h, int i, uint64_t now, struct er_error 
 
 /* ---- ranks that wait for each other ---- */
 
-/* Tell those whom we wait for where we are. */
+/* A message that cannot be done before the peer acts: its number, or 0. */
+static uint64_t stuck_send(const struct host *h, int peer)
+{
+    const struct er_op *op = at_messages(h) ? h->ops->sending(h->transport, peer) : NULL;
+
+    return op && er_op_bytes(&op->desc) > h->ops->eager_bytes ? op->desc.seq : 0;
+}
+
+static uint64_t stuck_recv(const struct host *h, int peer)
+{
+    const struct er_op *op = at_messages(h) ? h->ops->receiving(h->transport, peer) : NULL;
+
+    return op ? op->desc.seq : 0;
+}
+
+/* What to name when a peer is concerned: what is not done yet, if anything. */
+static const struct er_op_desc *name_to(const struct host *h, int peer)
+{
+    const struct er_op *op = NULL;
+
+    if (at_messages(h))
+        op = h->ops->receiving(h->transport, peer);
+    if (at_messages(h) && !op)
+        op = h->ops->sending(h->transport, peer);
+    return op ? &op->desc : &concerning(h, peer)->desc;
+}
+
+/* Tell all where we are. */
 static void say_waiting(struct host *h)
 {
-    const struct er_op_desc *first = &h->unit[0]->desc;
-
     for (int i = 0; i < h->comm->size; i++) {
-        struct er_mesh_waiting waiting = {.desc = concerning(h, i)->desc,
-                                          .collectives = at_messages(h) ? 0 : first->seq,
+        struct er_mesh_waiting waiting = {.desc = *name_to(h, i),
+                                          .collectives = at_messages(h) ? 0 : h->unit[0]->desc.seq,
                                           .sent = h->sent[i],
-                                          .received = h->received[i]};
+                                          .received = h->received[i],
+                                          .send = stuck_send(h, i),
+                                          .recv = stuck_recv(h, i)};
 
         if (i != h->comm->rank)
             er_mesh_say_waiting(h->mesh, i, &waiting);
@@ -93,28 +120,25 @@ static void say_waiting(struct host *h)
 }
 
 /*
- * Whether we and a peer wait for each other for ever: it said to be blocked in what it cannot leave
- * before we start something that comes after the unit which we cannot leave. That it is still there
- * follows from our not having started it.
+ * Whether we and a peer wait for each other for ever. The peer said to be blocked until we start
+ * something that we have not started (so it is still there), and we are blocked until it starts
+ * something that it had not started.
  */
 static bool locked_with(const struct host *h, int peer)
 {
     const struct er_mesh_waiting *w = &er_mesh_peer(h->mesh, peer)->waiting;
+    bool by_us =
+        w->recv > h->sent[peer] || w->send > h->received[peer] || w->collectives > h->collectives;
 
-    if (w->desc.kind == ER_OP_RECV && w->desc.root == (uint32_t)h->comm->rank &&
-        w->desc.seq > h->sent[peer])
-        return !at_messages(h) || w->sent < h->received[peer];
-    if (w->desc.kind == ER_OP_SEND && w->desc.root == (uint32_t)h->comm->rank &&
-        w->desc.seq > h->received[peer])
-        return !at_messages(h) || w->received < h->sent[peer];
-    return w->collectives > h->collectives && w->sent < h->received[peer];
+    return by_us &&
+           (!at_messages(h) || stuck_recv(h, peer) > w->sent || stuck_send(h, peer) > w->received);
 }
 
 static int judge_locks(const struct host *h, struct er_error *err)
 {
     for (int i = 0; i < h->comm->size; i++)
         if (i != h->comm->rank && h->ops->needs(h->transport, i) && locked_with(h, i))
-            return er_op_differ(&concerning(h, i)->desc, h->comm->rank,
+            return er_op_differ(name_to(h, i), h->comm->rank,
                                 &er_mesh_peer(h->mesh, i)->waiting.desc, i, err);
     return 0;
 }

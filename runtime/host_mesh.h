@@ -35,9 +35,10 @@ enum er_mesh_life {
 
 /* Where a rank is blocked, said to one peer. */
 struct er_mesh_waiting {
-    struct er_op_desc desc;  /* a message of the two if there is one; seq 0: never said */
+    struct er_op_desc desc;  /* what of it concerns the peer; seq 0: never said */
     uint64_t collectives;    /* in a collective: its number, else 0 */
     uint64_t sent, received; /* messages to and from that peer that it has begun */
+    uint64_t send, recv;     /* those of them that it cannot leave before the peer acts; 0: none */
 };
 
 /* One message on a control connection; sent whole. */

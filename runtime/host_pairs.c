@@ -7,7 +7,6 @@
 #include "runtime/host_transport.h"
 
 enum {
-    RING_MAX_BYTES = 128 << 10,
     RING_MIN_BYTES = 4 << 10,
     RINGS_BYTES = 16 << 20, /* wanted for all together; untouched rings take no memory */
     DESC_BYTES = sizeof(struct er_op_desc)
@@ -15,7 +14,7 @@ enum {
 
 static size_t ring_bytes(int size)
 {
-    size_t bytes = RING_MAX_BYTES;
+    size_t bytes = ER_PAIRS_RING_MAX;
 
     while (bytes > RING_MIN_BYTES && bytes * (size_t)size * (size_t)size > RINGS_BYTES)
         bytes /= 2;

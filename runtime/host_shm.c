@@ -253,6 +253,16 @@ static bool needs_shm(const struct er_transport *t, int peer)
     return !reached(atomic_load(&r->in), t->base + t->piece + 1);
 }
 
+static const struct er_op *sending_shm(const struct er_transport *t, int peer)
+{
+    return t->pairs.out[peer].op;
+}
+
+static const struct er_op *receiving_shm(const struct er_transport *t, int peer)
+{
+    return t->pairs.in[peer].op;
+}
+
 static bool may_step(const struct er_transport *t)
 {
     if (!t->op)
@@ -281,6 +291,9 @@ const struct er_transport_ops er_host_shm_ops = {
     .begin = begin_shm,
     .step = step_shm,
     .needs = needs_shm,
+    .sending = sending_shm,
+    .receiving = receiving_shm,
+    .eager_bytes = ER_PAIRS_RING_MAX,
     .wait = wait_shm,
     .close = close_shm,
 };

@@ -303,6 +303,19 @@ static bool needs_tcp(const struct er_transport *t, int peer)
     return !lane_done(&t->lane[peer]);
 }
 
+/* More than both sides' socket buffers can grow to. */
+enum { EAGER_BYTES = 32 << 20 };
+
+static const struct er_op *sending_tcp(const struct er_transport *t, int peer)
+{
+    return t->lane[peer].out;
+}
+
+static const struct er_op *receiving_tcp(const struct er_transport *t, int peer)
+{
+    return t->lane[peer].in;
+}
+
 static void wait_tcp(struct er_transport *t, uint64_t us)
 {
     nfds_t n = 0;
@@ -331,6 +344,9 @@ const struct er_transport_ops er_host_tcp_ops = {
     .begin = begin_tcp,
     .step = step_tcp,
     .needs = needs_tcp,
+    .sending = sending_tcp,
+    .receiving = receiving_tcp,
+    .eager_bytes = EAGER_BYTES,
     .wait = wait_tcp,
     .close = close_tcp,
 };
