@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-/* X-macro of base/page.h: what the number in the page is called. */
+/* What the number in the page is called. */
 static const char *phase_name(uint64_t phase)
 {
     static const char *const NAMES[] = {

@@ -11,21 +11,11 @@
  */
 #include <stdint.h>
 
+#include "base/notice.h"
+
 #define ER_PAGE_BYTES   4096
 #define ER_PAGE_MAGIC   0x45525047u /* "ERPG" */
 #define ER_PAGE_VERSION 1u
-
-/* Phases a worker reports; each names the deadline that applies to it. X(ENUM, "text") */
-#define ER_PHASES(X)                                                                               \
-    X(STARTUP, "startup")                                                                          \
-    X(DATA, "data")                                                                                \
-    X(FORWARD, "forward")                                                                          \
-    X(BACKWARD, "backward")                                                                        \
-    X(COMMUNICATE, "communicate")                                                                  \
-    X(OPTIMIZER, "optimizer")                                                                      \
-    X(CHECKPOINT, "checkpoint")                                                                    \
-    X(EVALUATION, "evaluation")                                                                    \
-    X(IDLE, "idle")
 
 struct er_page_notice {
     _Atomic uint64_t word; /* generation << 8 | enum er_notice */

@@ -2,15 +2,17 @@
 /*
  * libelastic: what a worker started by elastic-run sees of its job. Depends on the C library only.
  *
- * One handle per process and one thread per handle, except er_notice() and er_progress(), which any
- * thread may call. Without an agent (a program run by hand) er_open() gives a world of one and
- * everything still works. Results: 0 done, positive as documented, negative failed (-errno or
- * ER_E_*) with the text in `err`.
+ * One handle per process and one thread per handle, except er_notice(), er_progress() and
+ * er_progress_figures(), which any thread may call. What they are about, enum er_notice and enum
+ * er_phase, is in base/notice.h. Without an agent (a program run by hand) er_open() gives a world
+ * of one and everything still works. Results: 0 done, positive as documented, negative failed
+ * (-errno or ER_E_*) with the text in `err`.
  */
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/notice.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,8 +22,8 @@ extern "C" {
 
 struct er_ctx; /* opaque */
 
-/* The world of the current generation. Strings are owned by the context and valid until er_rejoin()
- * or er_close(). */
+/* The world of the current generation. Strings are owned by the context and valid until er_close().
+ */
 struct er_world {
     int rank, size;             /* 0 .. size-1; contiguous per node */
     int local_rank, local_size; /* on this node */
@@ -32,63 +34,57 @@ struct er_world {
     const char *checkpoint_dir; /* "" when the job has none */
 };
 
-enum er_notice {
-    ER_NOTICE_NONE,
-    ER_NOTICE_CHECKPOINT, /* write a checkpoint at the next boundary, go on */
-    ER_NOTICE_REJOIN,     /* membership changes: leave at the next boundary and rejoin */
-    ER_NOTICE_DRAIN,      /* this node leaves */
-    ER_NOTICE_STOP        /* the generation is over: abort communicators, stop stepping */
-};
-
-enum er_phase {
-    ER_PHASE_STARTUP,
-    ER_PHASE_DATA,
-    ER_PHASE_FORWARD,
-    ER_PHASE_BACKWARD,
-    ER_PHASE_COMMUNICATE,
-    ER_PHASE_OPTIMIZER,
-    ER_PHASE_CHECKPOINT,
-    ER_PHASE_EVALUATION,
-    ER_PHASE_IDLE
-};
-
 /* Exit codes of a worker that its agent understands; any other is a failure that a restart may
  * mend. */
 enum er_worker_exit {
     ER_WORKER_EXIT_CHECKPOINTS = 74, /* checkpoints failed too often: the job ends, run it again */
-    ER_WORKER_EXIT_FATAL = 93        /* restarting cannot help (restart.fatal_exit_codes' default) */
+    ER_WORKER_EXIT_FATAL = 93 /* restarting cannot help (restart.fatal_exit_codes' default) */
 };
 
-/* Join the agent named by the environment. Blocks for at most 10 s. A set but unreachable
- * ELASTIC_SOCKET is an error, never silently a world of one. */
+/* Join the agent named by the environment. Blocks for at most 10 s: then -ETIMEDOUT. A set but
+ * unreachable ELASTIC_SOCKET is an error, never silently a world of one. ER_E_PROTOCOL: the agent
+ * speaks another version. */
 ER_API int er_open(struct er_ctx **ret, struct er_error *err);
-/* Polite leave; idempotent; NULL is fine. */
+/* Take leave of the agent and free the context, which must not be used again; NULL is fine. */
 ER_API void er_close(struct er_ctx *ctx);
+/* Valid until er_close(). */
 ER_API const struct er_world *er_world(const struct er_ctx *ctx);
 
+#define ER_KEY_MAX         512         /* bytes of a key or the name of a barrier */
+#define ER_VALUE_MAX       (48 * 1024) /* bytes of a value */
+#define ER_BARRIERS_MAX    1024        /* names of barriers in one generation, on each node */
+#define ER_LOCAL_KEYS_MAX  16384       /* without an agent: keys, ... */
+#define ER_LOCAL_BYTES_MAX (64u << 20) /* ... and bytes of keys and values */
+
 /* Key-value store of the job's workers, fenced to the generation: keys of another generation are
- * never seen, writes of a superseded one fail with ER_E_STALE. Keys: 1..ER_CTL_KEY_MAX bytes
- * without NUL; values at most ER_CTL_VALUE_MAX bytes. */
+ * never seen, writes of a superseded one fail with ER_E_STALE. Keys: 1..ER_KEY_MAX bytes without
+ * NUL (else -EINVAL); values at most ER_VALUE_MAX bytes (else -EMSGSIZE). ER_E_LIMIT: the store is
+ * full; ER_E_PEER_LOST: the agent is gone; -ETIMEDOUT: it does not answer. */
 ER_API int er_kv_put(struct er_ctx *ctx, const char *key, const void *value, size_t n,
                      struct er_error *err);
 /* Waits until the key is there, at most `timeout_us` (0: do not wait; UINT64_MAX: no limit). 1 =
  * not there in time. A value longer than `cap` is -ENOSPC and *ret_n says its length. */
 ER_API int er_kv_get(struct er_ctx *ctx, const char *key, void *ret_value, size_t cap,
                      size_t *ret_n, uint64_t timeout_us, struct er_error *err);
-/* Atomic add on a decimal counter (missing = 0); *ret is the value after it. */
+/* Atomic add on a decimal counter (missing = 0); *ret is the value after it. -EINVAL: the key holds
+ * something else; -ERANGE: overflow. */
 ER_API int er_kv_add(struct er_ctx *ctx, const char *key, int64_t delta, int64_t *ret,
                      struct er_error *err);
-/* All ranks of the generation arrive. A name may be used again: uses are counted. -ETIMEDOUT after
- * the time. */
+/* All ranks of the generation arrive. A name (as a key) may be used again: uses are counted.
+ * -ETIMEDOUT after the time. Names are kept until the generation ends: more than ER_BARRIERS_MAX
+ * different ones are ER_E_LIMIT, so use one name again and again rather than "epoch-1", "epoch-2"
+ * ... */
 ER_API int er_barrier(struct er_ctx *ctx, const char *name, uint64_t timeout_us,
                       struct er_error *err);
 
-/* One load, no system call. A hint until the ranks have agreed on it (the step vote does). */
+/* What this worker is told. One load, no system call. A hint until the ranks have agreed on it (the
+ * step vote does). */
 ER_API enum er_notice er_notice(const struct er_ctx *ctx);
 
 /* Tell the agent where this worker is: a few stores into the shared page. `step` is the last
  * finished step (0: none). During ER_PHASE_STARTUP it says where the work begins (what a checkpoint
- * brought), and is not counted as a step finished by this process. */
+ * brought), and is not counted as a step finished by this process; call it so before another thread
+ * reports steps. */
 ER_API void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step);
 /* Optional figures for status and metrics; `total_steps` 0 = unknown. */
 ER_API void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double loss,
@@ -110,8 +106,8 @@ ER_API int er_commit(struct er_ctx *ctx, const struct er_commit *commit, struct 
 ER_API int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const char *source,
                      const char *skipped, struct er_error *err);
 
-/* The reason of this worker's failure, for the job's summary and its error file; then exit with a
- * code of your own. */
+/* The reason of this worker's failure (at most 1023 bytes), for the job's summary; then exit with a
+ * code of your own. `ctx` may be NULL: nobody is told. */
 ER_API int er_fail(struct er_ctx *ctx, const char *fmt, ...) ER_PRINTF(2, 3);
 
 #ifdef __cplusplus

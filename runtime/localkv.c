@@ -4,12 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/elastic.h"
+
 struct item {
     struct er_list node;
     char *key;
     void *value;
     size_t n;
 };
+
+static size_t size_of(const struct item *item)
+{
+    return strlen(item->key) + item->n;
+}
 
 static void free_item(struct item *item)
 {
@@ -32,6 +39,7 @@ static struct item *find(const struct er_local_kv *kv, const char *key)
 void er_local_kv_init(struct er_local_kv *kv)
 {
     er_list_init(&kv->items);
+    kv->items_n = kv->bytes = 0;
 }
 
 void er_local_kv_done(struct er_local_kv *kv)
@@ -42,6 +50,11 @@ void er_local_kv_done(struct er_local_kv *kv)
 
 int er_local_kv_put(struct er_local_kv *kv, const char *key, const void *value, size_t n)
 {
+    struct item *old = find(kv, key);
+    size_t items_n = kv->items_n + (old ? 0 : 1);
+    size_t bytes = kv->bytes - (old ? size_of(old) : 0) + strlen(key) + n;
+    if (items_n > ER_LOCAL_KEYS_MAX || bytes > ER_LOCAL_BYTES_MAX)
+        return ER_E_LIMIT;
     struct item *item = calloc(1, sizeof(*item));
     if (!item)
         return -ENOMEM;
@@ -53,11 +66,13 @@ int er_local_kv_put(struct er_local_kv *kv, const char *key, const void *value, 
         free_item(item);
         return -ENOMEM;
     }
-    memcpy(item->value, value, n);
-    struct item *old = find(kv, key);
+    if (n)
+        memcpy(item->value, value, n);
     if (old)
         free_item(old);
     er_list_push_back(&kv->items, &item->node);
+    kv->items_n = items_n;
+    kv->bytes = bytes;
     return 0;
 }
 

@@ -7,10 +7,13 @@
 
 struct er_local_kv {
     struct er_list items;
+    size_t items_n, bytes; /* keys, and bytes of keys and values */
 };
 
 void er_local_kv_init(struct er_local_kv *kv);
 void er_local_kv_done(struct er_local_kv *kv);
+/* 0, -ENOMEM, or ER_E_LIMIT beyond ER_LOCAL_KEYS_MAX or ER_LOCAL_BYTES_MAX of elastic.h; on failure
+ * the key keeps its value. */
 int er_local_kv_put(struct er_local_kv *kv, const char *key, const void *value, size_t n);
 /* 0, or 1: not there. *ret_value stays valid until the key is put again. */
 int er_local_kv_get(const struct er_local_kv *kv, const char *key, const void **ret_value,

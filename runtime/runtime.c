@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,12 +34,16 @@ enum {
     NUM_COUNT
 };
 
+_Static_assert(ER_KEY_MAX == ER_CTL_KEY_MAX && ER_VALUE_MAX == ER_CTL_VALUE_MAX,
+               "the public limits are those of the socket");
+
 struct er_ctx {
     bool with_agent;
     bool left; /* BYE was said */
     struct er_ctl_client client;
     struct er_page *page; /* mapped; NULL without an agent */
-    uint64_t base_step; /* last finished step when start-up ended: what was loaded, not done here */
+    /* Last finished step when start-up ended: what was loaded, not done here. */
+    _Atomic uint64_t base_step;
     struct er_world world;
     char text[TEXT_COUNT][PATH_MAX];
     struct er_local_kv kv; /* without an agent */
@@ -212,9 +217,8 @@ struct er_page *er_ctx_page(const struct er_ctx *ctx)
 static int check_key(const char *key, struct er_error *err)
 {
     size_t n = strlen(key);
-    if (n == 0 || n > ER_CTL_KEY_MAX)
-        return er_error_set(err, -EINVAL, "key of %zu bytes: 1 to %d are allowed", n,
-                            ER_CTL_KEY_MAX);
+    if (n == 0 || n > ER_KEY_MAX)
+        return er_error_set(err, -EINVAL, "key of %zu bytes: 1 to %d are allowed", n, ER_KEY_MAX);
     return 0;
 }
 
@@ -224,12 +228,12 @@ int er_kv_put(struct er_ctx *ctx, const char *key, const void *value, size_t n,
     int rc = check_key(key, err);
     if (rc < 0)
         return rc;
-    if (n > ER_CTL_VALUE_MAX)
+    if (n > ER_VALUE_MAX)
         return er_error_set(err, -EMSGSIZE, "value of '%s' has %zu bytes, %d are allowed", key, n,
-                            ER_CTL_VALUE_MAX);
+                            ER_VALUE_MAX);
     if (!ctx->with_agent) {
         rc = er_local_kv_put(&ctx->kv, key, value, n);
-        return rc < 0 ? er_error_set(err, rc, "put '%s': no memory", key) : 0;
+        return rc < 0 ? er_error_set(err, rc, "put '%s': %s", key, er_error_name(rc)) : 0;
     }
     struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_KV_PUT);
     er_ctl_str(&msg, key);
@@ -290,7 +294,7 @@ static int local_add(struct er_ctx *ctx, const char *key, int64_t delta, int64_t
     int len = snprintf(text, sizeof(text), "%lld", (long long)now);
     int rc = er_local_kv_put(&ctx->kv, key, text, (size_t)len);
     if (rc < 0)
-        return er_error_set(err, rc, "add '%s': no memory", key);
+        return er_error_set(err, rc, "add '%s': %s", key, er_error_name(rc));
     *ret = now;
     return 0;
 }
@@ -333,9 +337,18 @@ enum er_notice er_notice(const struct er_ctx *ctx)
 {
     if (!ctx->page)
         return ER_NOTICE_NONE;
-    uint64_t word = __atomic_load_n(&ctx->page->to_worker.word, __ATOMIC_ACQUIRE);
+    uint64_t word = atomic_load_explicit(&ctx->page->to_worker.word, memory_order_acquire);
     /* A word about an older generation is history. */
     return word >> 8 >= ctx->world.generation ? (enum er_notice)(word & 0xff) : ER_NOTICE_NONE;
+}
+
+/* Of several threads, one: step and time belong together, and whoever sees the step sees its time.
+ */
+static void note_first_step(struct er_page_progress *p, uint64_t step, uint64_t now_us)
+{
+    uint64_t none = 0;
+    if (p->first_step == 0 && atomic_compare_exchange_strong(&p->first_step_us, &none, now_us))
+        p->first_step = step;
 }
 
 void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step)
@@ -344,12 +357,10 @@ void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step)
         return;
     struct er_page_progress *p = &ctx->page->from_worker;
     uint64_t now_us = er_now_us();
-    if (phase == ER_PHASE_STARTUP) {
+    if (phase == ER_PHASE_STARTUP)
         ctx->base_step = step;
-    } else if (step > ctx->base_step && p->first_step == 0) {
-        p->first_step_us = now_us; /* before first_step: whoever sees the step sees its time */
-        p->first_step = step;
-    }
+    else if (step > ctx->base_step)
+        note_first_step(p, step, now_us);
     p->step_us = now_us;
     p->step = step;
     p->phase = phase;
