@@ -106,6 +106,8 @@ void er_agent_cause_json(struct er_buf *buf, const struct er_cause *cause);
 /* The first step of a stop that somebody asked for: drain when that is wanted and the workers can,
  * and the word to the terminal; the ladder follows when the driver says so. */
 void er_agent_begin_stop(struct er_agent *agent, const char *why, bool drain, uint64_t now_us);
+/* elastic-ctl stop. */
+void er_agent_cancel(struct er_agent *agent);
 /* A second or later signal: less grace from now on. */
 void er_agent_hurry(struct er_agent *agent, uint64_t now_us);
 void er_agent_stop_step(struct er_agent *agent, uint64_t now_us);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "agent/agent_internal.h"
+#include "agent/exit_codes.h"
 #include "base/clock.h"
 #include "base/parse.h"
 
@@ -94,6 +95,15 @@ void er_agent_hurry(struct er_agent *agent, uint64_t now_us)
     else
         er_agent_say(agent, "grace shortened to %s; once more kills at once", time);
     begin_ladder(agent, now_us);
+}
+
+void er_agent_cancel(struct er_agent *agent)
+{
+    if (agent->stop_signals > 0 || agent->done)
+        return; /* it is stopping */
+    agent->stop_signals = 1;
+    er_agent_begin_stop(agent, "elastic-ctl stop", false, er_now_us());
+    er_driver_leave(agent->driver, ER_CODE_CANCELED, "elastic-ctl stop");
 }
 
 /* "0, 3, 4 and 2 more" */

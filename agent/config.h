@@ -60,6 +60,7 @@ struct er_config {
     struct er_strlist warnings; /* for the log, one line each: options without effect, ... */
 
     uint32_t version;
+    bool name_made_up;         /* nobody gave one */
     char *name;                /* never empty; checked: usable as a file name */
     struct er_strlist command; /* argv; in program form as typed (python3 -u in front of *.py) */
     struct er_envlist env;

@@ -227,6 +227,7 @@ static void default_name(struct er_loader *loader)
     if (getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
         id = (uint32_t)getpid();
     snprintf(name + n, sizeof(name) - n, "%s%08x", n ? "-" : "job-", id);
+    config->name_made_up = true;
     memset(&value, 0, sizeof(value));
     value.text = strdup(name);
     if (value.text)

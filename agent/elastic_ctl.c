@@ -1,5 +1,4 @@
 /* elastic-ctl: asks the agent of a job on this host. */
-#include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>
@@ -8,45 +7,40 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include "agent/config.h"
-#include "agent/statedir.h"
+#include "agent/ctl_find.h"
+#include "agent/findings.h"
+#include "agent/help.h"
 #include "base/cleanup.h"
 #include "base/ctl.h"
 
-enum {
-    EXIT_NO = 1,
-    EXIT_USAGE = 64,
-    EXIT_NO_SUCH = 66,
-    EXIT_UNREACHABLE = 69,
-    EXIT_REFUSED = 77,
-};
-
-#define LISTED_MAX 32
+extern char **environ;
 
 static const char USAGE[] =
     "usage: elastic-ctl [-f JOB.yaml | --job NAME] status [--json] [--wait]\n"
+    "       elastic-ctl [-f JOB.yaml | --job NAME] stop [--wait]    exit code 79 for the job\n"
     "       elastic-ctl ckpt VERB ...    checkpoints on disk; see elastic-ctl ckpt --help\n"
     "\n"
     "  -f JOB.yaml   the job of this file\n"
     "  --job NAME    the job of this name; neither: the only one that runs on this host\n"
     "  --json        one JSON object instead of a table\n"
-    "  --wait        until the job is over; exit code 1 when it failed\n"
+    "  --wait        until the job is over; of status: exit code 1 when it failed, also of a\n"
+    "                job that has ended, when its logs are where the file (or the default) says\n"
+    "  --version     print the version\n"
     "\n"
     "exit codes: 0 done, 1 the answer is no, 64 usage, 66 no such job here, 69 the agent does not\n"
     "answer, 77 not yours\n";
 
 struct options {
     const char *file, *job, *verb;
-    bool json, wait, help;
+    bool json, wait, help, version;
 };
 
 static int usage(const char *what, const char *which)
 {
     fprintf(stderr, "elastic-ctl: %s%s%s\n%s", what, which ? ": " : "", which ? which : "", USAGE);
-    return EXIT_USAGE;
+    return ER_CTL_EXIT_USAGE;
 }
 
 static int parse(struct options *o, int argc, char **argv)
@@ -67,6 +61,8 @@ static int parse(struct options *o, int argc, char **argv)
             o->wait = true;
         else if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0)
             o->help = true;
+        else if (strcmp(arg, "--version") == 0)
+            o->version = true;
         else if (arg[0] == '-')
             return usage("unknown option", arg);
         else if (o->verb)
@@ -74,107 +70,20 @@ static int parse(struct options *o, int argc, char **argv)
         else
             o->verb = arg;
     }
-    if (o->help)
+    if (o->help || o->version)
         return 0;
     if (!o->verb)
         return usage("which verb?", NULL);
-    if (strcmp(o->verb, "status") != 0)
+    if (strcmp(o->verb, "status") != 0 && strcmp(o->verb, "stop") != 0)
         return usage("unknown verb", o->verb);
     if (o->file && o->job)
         return usage("-f and --job exclude each other", NULL);
     return 0;
 }
 
-static int name_of_file(const char *file, char ret_name[64])
+static int send_request(int fd, enum er_ctl_type type)
 {
-    struct er_error err = ER_ERROR_INIT;
-    struct er_config *config = NULL;
-    char *argv[] = {(char[]){"elastic-ctl"}, (char[]){"--check"}, NULL, NULL};
-    char *no_env[] = {NULL};
-
-    argv[2] = strdup(file);
-    if (!argv[2] || er_config_load(&config, 3, argv, no_env, &err)) {
-        fprintf(stderr, "elastic-ctl: %s\n", err.text);
-        free(argv[2]);
-        return EXIT_NO_SUCH;
-    }
-    snprintf(ret_name, 64, "%s", config->name);
-    er_config_free(config);
-    free(argv[2]);
-    return 0;
-}
-
-/* Jobs that have a folder on this host; how many, the names of the first ones. */
-static size_t list_jobs(char names[LISTED_MAX][64])
-{
-    char bases[ER_STATE_BASES][ER_STATE_PATH_MAX];
-    size_t base_n = er_statedir_bases(bases), n = 0;
-
-    for (size_t i = 0; i < base_n; i++) {
-        DIR *dir = opendir(bases[i]);
-
-        for (struct dirent *entry; dir && n < LISTED_MAX && (entry = readdir(dir));) {
-            if (entry->d_name[0] != '.')
-                snprintf(names[n++], 64, "%.63s", entry->d_name);
-        }
-        if (dir)
-            closedir(dir);
-    }
-    return n;
-}
-
-static int only_job(char ret_name[64])
-{
-    char names[LISTED_MAX][64];
-    size_t n = list_jobs(names);
-
-    if (n == 0) {
-        fprintf(stderr, "elastic-ctl: no job runs on this host\n");
-        return EXIT_NO_SUCH;
-    }
-    if (n > 1) {
-        fprintf(stderr, "elastic-ctl: several jobs run on this host, say --job NAME:\n");
-        for (size_t i = 0; i < n; i++)
-            fprintf(stderr, "  %s\n", names[i]);
-        return EXIT_USAGE;
-    }
-    memcpy(ret_name, names[0], 64);
-    return 0;
-}
-
-/* 0, or the exit code. */
-static int connect_to(const char *name, int *ret_fd)
-{
-    char bases[ER_STATE_BASES][ER_STATE_PATH_MAX];
-    size_t base_n = er_statedir_bases(bases);
-    int error = ENOENT;
-
-    for (size_t i = 0; i < base_n; i++) {
-        struct sockaddr_un addr = {.sun_family = AF_UNIX};
-        ER_CLEANUP(er_cleanup_fd) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        size_t n = (size_t)snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/%s/agent.sock",
-                                    bases[i], name);
-
-        if (n >= sizeof(addr.sun_path))
-            continue;
-        if (fd >= 0 && connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0) {
-            *ret_fd = ER_TAKE_FD(fd);
-            return 0;
-        }
-        if (errno != ENOENT && errno != ENOTDIR)
-            error = errno;
-    }
-    if (error == ENOENT || error == ECONNREFUSED) {
-        fprintf(stderr, "elastic-ctl: no job '%s' runs on this host\n", name);
-        return EXIT_NO_SUCH;
-    }
-    fprintf(stderr, "elastic-ctl: job '%s': %s\n", name, er_error_name(-error));
-    return error == EACCES || error == EPERM ? EXIT_REFUSED : EXIT_UNREACHABLE;
-}
-
-static int send_request(int fd)
-{
-    const struct er_ctl_msg request = {.type = ER_CTL_STATUS, .seq = 1};
+    const struct er_ctl_msg request = {.type = type, .seq = 1};
     char packet[256];
     int n = er_ctl_encode(&request, packet, sizeof(packet));
 
@@ -215,14 +124,17 @@ static void print_worker(const json_t *w)
 {
     bool over = strcmp(text(w, "state"), "exited") == 0;
     double seconds = json_number_value(json_object_get(w, "runtime_ms")) / 1e3;
+    char steps[64];
 
     printf("%5lld %6lld %8lld  %-9s %-12s", number(w, "rank"), number(w, "local_rank"),
            number(w, "pid"), text(w, "state"), over ? text(w, "kind") : text(w, "phase"));
-    if (number(w, "total_steps") > 0)
-        printf(" %lld/%lld", number(w, "step"), number(w, "total_steps"));
+    if (!known(w, "step")) /* a program without libelastic does not tell */
+        snprintf(steps, sizeof(steps), "-");
+    else if (number(w, "total_steps") > 0)
+        snprintf(steps, sizeof(steps), "%lld/%lld", number(w, "step"), number(w, "total_steps"));
     else
-        printf(" %lld", number(w, "step"));
-    printf("  %.1fs\n", seconds);
+        snprintf(steps, sizeof(steps), "%lld", number(w, "step"));
+    printf(" %-15s %8.1fs\n", steps, seconds);
 }
 
 static void print_table(const json_t *s)
@@ -243,7 +155,7 @@ static void print_table(const json_t *s)
     if (known(s, "checkpoint_step"))
         printf("\ncheckpoint step %lld", number(s, "checkpoint_step"));
     printf("\nlogs       %s\n", text(s, "log_dir"));
-    printf(" RANK  LOCAL      PID  STATE     PHASE        STEP\n");
+    printf(" RANK  LOCAL      PID  STATE     PHASE        STEP              RUNTIME\n");
     for (size_t i = 0; i < json_array_size(workers); i++)
         print_worker(json_array_get(workers, i));
     if (number(s, "workers_left_out") > 0)
@@ -255,29 +167,108 @@ static void print_state(const json_t *state, bool json)
     if (!json) {
         print_table(state);
     } else {
-        json_dumpf(state, stdout, JSON_COMPACT);
+        json_dumpf(state, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15));
         printf("\n");
     }
 }
 
-static int run_status(const struct options *o, int fd, const char *name)
+static json_t *wait_for_end(json_t *state, int fd)
 {
-    json_t *state = send_request(fd) ? NULL : receive(fd);
-    int code = 0;
-
-    while (o->wait && state && !known(state, "exit_code")) {
+    while (state && !known(state, "exit_code")) {
         json_decref(state);
         state = receive(fd);
     }
-    if (!state) {
-        fprintf(stderr, "elastic-ctl: the agent of job '%s' has gone without a last word\n", name);
-        return EXIT_UNREACHABLE;
-    }
+    return state;
+}
+
+static int gone(const char *name)
+{
+    fprintf(stderr, "elastic-ctl: the agent of job '%s' has gone without a last word\n", name);
+    return ER_CTL_EXIT_UNREACHABLE;
+}
+
+static int run_status(const struct options *o, int fd, const char *name)
+{
+    json_t *state = send_request(fd, ER_CTL_STATUS) ? NULL : receive(fd);
+    int code = 0;
+
+    if (o->wait)
+        state = wait_for_end(state, fd);
+    if (!state)
+        return gone(name);
     print_state(state, o->json);
     if (o->wait && number(state, "exit_code") != 0)
-        code = EXIT_NO;
+        code = ER_CTL_EXIT_NO;
     json_decref(state);
-    return fflush(stdout) == EOF ? EXIT_UNREACHABLE : code;
+    return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : code;
+}
+
+static int run_stop(const struct options *o, int fd, const char *name)
+{
+    json_t *state = send_request(fd, ER_CTL_STOP) ? NULL : receive(fd);
+
+    if (o->wait)
+        state = wait_for_end(state, fd);
+    if (!state)
+        return gone(name);
+    if (known(state, "exit_code"))
+        printf("job '%s' has ended: exit code %lld (%s)\n", name, number(state, "exit_code"),
+               text(state, "outcome"));
+    else
+        printf("job '%s' is being stopped\n", name);
+    json_decref(state);
+    return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : 0;
+}
+
+/* A job that has ended: what its event file says. `code`: of the search for its agent. */
+static int tell_ended(const struct options *o, const struct er_ctl_job *job, int code,
+                      const struct er_error *err)
+{
+    json_t *last = code == ER_CTL_EXIT_NO_SUCH ? er_ctl_job_last_event(job) : NULL;
+    bool ended = last && strcmp(text(last, "event"), "agent_exited") == 0;
+
+    er_findings_tell("elastic-ctl", err->text);
+    if (code == ER_CTL_EXIT_NO_SUCH && !last)
+        er_findings_tell("elastic-ctl", "how it ended is in its event file, which is looked for "
+                                        "where -f JOB.yaml says");
+    if (last && !ended)
+        fprintf(stderr, "elastic-ctl: its agent died after %s\n", text(last, "ts"));
+    if (!ended) {
+        json_decref(last);
+        return code;
+    }
+    if (o->json)
+        print_state(last, true);
+    else
+        printf("job '%s' ended at %s: exit code %lld (%s)\n", job->name, text(last, "ts"),
+               number(last, "exit_code"), text(last, "outcome"));
+    if (o->wait)
+        code = number(last, "exit_code") ? ER_CTL_EXIT_NO : 0;
+    json_decref(last);
+    return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : code;
+}
+
+static int run(const struct options *o)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    struct er_error err = ER_ERROR_INIT;
+    bool stop = strcmp(o->verb, "stop") == 0;
+    struct er_ctl_job job;
+    int code = er_ctl_job_find(&job, o->file, o->job, environ, &err);
+
+    if (code) {
+        er_findings_tell("elastic-ctl", err.text);
+    } else {
+        code = er_ctl_job_connect(&job, &fd, &err);
+        if (!code)
+            code = stop ? run_stop(o, fd, job.name) : run_status(o, fd, job.name);
+        else if (stop)
+            er_findings_tell("elastic-ctl", err.text);
+        else
+            code = tell_ended(o, &job, code, &err);
+    }
+    er_ctl_job_done(&job);
+    return code;
 }
 
 /* Checkpoints are another library's business, which the agent does not link: the program beside
@@ -296,14 +287,12 @@ static int hand_on_to_ckpt(char **argv)
     }
     execvp(name, argv);
     fprintf(stderr, "elastic-ctl: start '%s': %s\n", name, er_error_name(-errno));
-    return EXIT_UNREACHABLE;
+    return ER_CTL_EXIT_UNREACHABLE;
 }
 
 int main(int argc, char **argv)
 {
     struct options o = {0};
-    ER_CLEANUP(er_cleanup_fd) int fd = -1;
-    char name[64];
     int code;
 
     if (argc > 1 && strcmp(argv[1], "ckpt") == 0)
@@ -311,15 +300,12 @@ int main(int argc, char **argv)
     code = parse(&o, argc, argv);
     if (code)
         return code;
-    if (o.help) {
-        fputs(USAGE, stdout);
-        return 0;
+    if (o.help || o.version) {
+        if (o.help)
+            fputs(USAGE, stdout);
+        else
+            printf("elastic-ctl %s\n", er_agent_version());
+        return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : 0;
     }
-    if (o.job)
-        snprintf(name, sizeof(name), "%s", o.job);
-    else
-        code = o.file ? name_of_file(o.file, name) : only_job(name);
-    if (!code)
-        code = connect_to(name, &fd);
-    return code ? code : run_status(&o, fd, name);
+    return run(&o);
 }

@@ -332,3 +332,8 @@ int er_config_help(const struct er_config *config, struct er_error *err)
         rc = er_write_all(1, out.data, out.len);
     return rc && (!err || !err->code) ? er_error_set(err, rc, "help: %s", er_error_name(rc)) : rc;
 }
+
+const char *er_agent_version(void)
+{
+    return ER_VERSION;
+}

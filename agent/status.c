@@ -18,6 +18,17 @@ static const char *phase_name(uint64_t phase)
     return phase < ER_ARRAY_N(NAMES) ? NAMES[phase] : "unknown";
 }
 
+/* Without libelastic, or its like in another language, nobody reports. */
+static bool reports(const struct er_worker *w)
+{
+    return w->spoke || atomic_load(&w->page->from_worker.step_us) > 0;
+}
+
+static struct er_field optional_uint(const char *key, bool known, uint64_t value)
+{
+    return known ? ER_UINT(key, value) : ER_JSON(key, "null");
+}
+
 static int add_worker(struct er_buf *buf, const struct er_worker *w, uint64_t now_us)
 {
     const struct er_page_progress *p = &w->page->from_worker;
@@ -28,8 +39,8 @@ static int add_worker(struct er_buf *buf, const struct er_worker *w, uint64_t no
         ER_INT("local_rank", w->local_rank),
         ER_INT("pid", w->pid),
         ER_STR("state", er_worker_state_name(w->fsm.state)),
-        ER_STR("phase", phase_name(atomic_load(&p->phase))),
-        ER_UINT("step", atomic_load(&p->step)),
+        ER_STR("phase", reports(w) ? phase_name(atomic_load(&p->phase)) : NULL),
+        optional_uint("step", reports(w), atomic_load(&p->step)),
         ER_UINT("total_steps", atomic_load(&p->total_steps)),
         ER_NUM("runtime_ms", (double)(until_us - w->started_us) / 1e3),
         ER_STR("kind", over ? er_exit_kind_name(w->exit.kind) : NULL),
@@ -62,11 +73,6 @@ static int add_workers(struct er_agent *agent, struct er_buf *buf, int *ret_left
             rc = add_worker(buf, er_group_worker(agent->group, i), now_us);
     }
     return rc ? rc : er_buf_add_str(buf, "]");
-}
-
-static struct er_field optional_uint(const char *key, bool known, uint64_t value)
-{
-    return known ? ER_UINT(key, value) : ER_JSON(key, "null");
 }
 
 int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
@@ -112,7 +118,9 @@ void er_agent_on_status(void *user, struct er_ctlconn *conn, const struct er_ctl
     struct er_buf json;
     int rc;
 
-    if (request->type != ER_CTL_STATUS) {
+    if (request->type == ER_CTL_STOP) {
+        er_agent_cancel(user);
+    } else if (request->type != ER_CTL_STATUS) {
         er_ctlconn_status(conn, request->seq, ER_E_PROTOCOL, "unknown request");
         return;
     }

@@ -27,6 +27,8 @@
  * The agent's own control socket (agent.sock) speaks the same packets with:
  *   STATUS   -                                        -                             status, str[0]
  * = JSON text
+ *   STOP     -                                        -                             as STATUS; the
+ * job ends with exit code 79
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -54,7 +56,8 @@
     X(FAIL)                                                                                        \
     X(BYE)                                                                                         \
     X(STATUS)                                                                                      \
-    X(REPLY)
+    X(REPLY)                                                                                       \
+    X(STOP)
 
 enum er_ctl_type {
     ER_CTL_NONE,

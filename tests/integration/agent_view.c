@@ -126,6 +126,65 @@ static void status_shows_the_running_job(void)
     case_end(&c);
 }
 
+static int ctl(const struct agent_case *c, struct er_test_proc *p, const char *const args[])
+{
+    const char *argv[16] = {er_test_bin("elastic-ctl")};
+
+    for (size_t i = 0; args[i] && i < 14; i++)
+        argv[i + 1] = args[i];
+    er_test_done(p);
+    return er_test_run(p, argv, NULL, ER_TEST_DEADLINE_MS);
+}
+
+static void elastic_ctl_stops_a_job(void)
+{
+    struct agent_case c = {0};
+    struct er_test_proc p = {0};
+
+    case_begin(&c);
+    case_start(&c, ARGS(SH("echo up; exec sleep 100")));
+    er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
+    er_tap_check(ctl(&c, &p, ARGS("--job", c.name, "status")) == 0);
+    er_tap_check(strstr(er_test_out(&p), "RUNTIME\n") != NULL);
+    er_tap_check(strstr(er_test_out(&p), " up        -            - ") != NULL);
+    case_note(er_test_out(&p));
+    er_tap_check(ctl(&c, &p, ARGS("--job", c.name, "stop", "--wait")) == 0);
+    er_tap_check(strstr(er_test_out(&p), "exit code 79 (canceled)") != NULL);
+    er_tap_check(case_finish(&c) == 79);
+    er_tap_check(ctl(&c, &p, ARGS("--job", c.name, "stop")) == 66);
+    er_tap_check(ctl(&c, &p, ARGS("--version")) == 0);
+    er_test_done(&p);
+    case_end(&c);
+}
+
+/* The job file's own log.dir, and one that hangs on the environment. */
+static void ended_job_is_told_from_its_events(void)
+{
+    struct agent_case c = {0};
+    struct er_test_proc p = {0};
+    char log[ER_TEST_PATH_MAX + 64];
+    const char *path;
+
+    case_begin(&c);
+    setenv("XDG_STATE_HOME", c.dir, 1);
+    for (int i = 0; i < 2; i++) {
+        snprintf(log, sizeof(log),
+                 i ? "restart: {max: 0}\n" : "log: {dir: %s}\nrestart: {max: 0}\n", c.dir);
+        path = case_job(&c, "[sh, -c, 'exit 4']", log);
+        er_tap_check(case_run_job(&c, path) == 4);
+        er_test_done(&c.p);
+        er_tap_check(ctl(&c, &p, ARGS("-f", path, "status", "--wait")) == 1);
+        er_tap_check(strstr(er_test_out(&p), "exit code 4 (failed)") != NULL);
+        er_tap_check(ctl(&c, &p, ARGS("-f", path, "status")) == 66);
+    }
+    er_tap_check(ctl(&c, &p, ARGS("--job", c.name, "status", "--wait")) == 1);
+    er_tap_check(ctl(&c, &p, ARGS("--job", "no-such-job", "status", "--wait")) == 66);
+    er_tap_check(strstr(er_test_err(&p), "-f JOB.yaml") != NULL);
+    unsetenv("XDG_STATE_HOME");
+    er_test_done(&p);
+    case_end(&c);
+}
+
 /* Descriptors of the agent, counted by a worker in each generation. */
 static void restarts_leak_nothing(void)
 {
@@ -158,6 +217,8 @@ int main(int argc, char **argv)
         {"stdin_is_empty_without_a_terminal", stdin_is_empty_without_a_terminal, 0},
         {"worker_leads_its_session", worker_leads_its_session, 0},
         {"status_shows_the_running_job", status_shows_the_running_job, 0},
+        {"elastic_ctl_stops_a_job", elastic_ctl_stops_a_job, 0},
+        {"ended_job_is_told_from_its_events", ended_job_is_told_from_its_events, 0},
         {"restarts_leak_nothing", restarts_leak_nothing, 0},
     };
 

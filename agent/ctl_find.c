@@ -1,0 +1,190 @@
+#include "agent/ctl_find.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "agent/events.h"
+#include "agent/statedir.h"
+#include "base/cleanup.h"
+
+#define LISTED_MAX 32
+
+static int of_file(struct er_ctl_job *job, const char *file, char **environ_, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_free) char *path = strdup(file);
+    char *argv[] = {(char[]){"elastic-ctl"}, (char[]){"--check"}, path, NULL};
+
+    if (!path || er_config_load(&job->config, 3, argv, environ_, err))
+        return ER_CTL_EXIT_NO_SUCH;
+    if (job->config->name_made_up) {
+        er_error_set(err, ER_E_CONFIG,
+                     "'%s' gives no name, so each run of it has another one: say --job NAME", file);
+        return ER_CTL_EXIT_NO_SUCH;
+    }
+    snprintf(job->name, sizeof(job->name), "%s", job->config->name);
+    return 0;
+}
+
+/* Where its logs would be by default; without them it is a name all the same. */
+static int of_name(struct er_ctl_job *job, const char *name, char **environ_, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_free) char *copy = strdup(name);
+    char *argv[] = {(char[]){"elastic-ctl"},
+                    (char[]){"--log-dir"},
+                    (char[]){"auto"},
+                    (char[]){"--rdzv-id"},
+                    copy,
+                    (char[]){"true"},
+                    NULL};
+
+    if (!copy || strlen(name) >= sizeof(job->name)) {
+        er_error_set(err, ER_E_USAGE, "--job: '%.100s' is no job's name", name);
+        return ER_CTL_EXIT_USAGE;
+    }
+    snprintf(job->name, sizeof(job->name), "%s", name);
+    (void)er_config_load(&job->config, 6, argv, environ_, NULL);
+    return 0;
+}
+
+/* Jobs that have a folder on this host; how many, the names of the first ones. */
+static size_t list_jobs(char names[LISTED_MAX][64])
+{
+    char bases[ER_STATE_BASES][ER_STATE_PATH_MAX];
+    size_t base_n = er_statedir_bases(bases), n = 0;
+
+    for (size_t i = 0; i < base_n; i++) {
+        DIR *dir = opendir(bases[i]);
+
+        for (struct dirent *entry; dir && n < LISTED_MAX && (entry = readdir(dir));) {
+            if (entry->d_name[0] != '.')
+                snprintf(names[n++], 64, "%.63s", entry->d_name);
+        }
+        if (dir)
+            closedir(dir);
+    }
+    return n;
+}
+
+static int the_only_one(struct er_ctl_job *job, struct er_error *err)
+{
+    char names[LISTED_MAX][64], list[LISTED_MAX * 70] = "";
+    size_t n = list_jobs(names), used = 0;
+
+    if (n == 0) {
+        er_error_set(err, -ENOENT, "no job of yours runs on this host");
+        return ER_CTL_EXIT_NO_SUCH;
+    }
+    if (n > 1) {
+        for (size_t i = 0; i < n; i++)
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "\n  %s", names[i]);
+        er_error_set(err, ER_E_USAGE, "several jobs run on this host, say --job NAME:%s", list);
+        return ER_CTL_EXIT_USAGE;
+    }
+    memcpy(job->name, names[0], sizeof(job->name));
+    return 0;
+}
+
+int er_ctl_job_find(struct er_ctl_job *ret, const char *file, const char *name, char **environ_,
+                    struct er_error *err)
+{
+    *ret = (struct er_ctl_job){0};
+    if (file)
+        return of_file(ret, file, environ_, err);
+    return name ? of_name(ret, name, environ_, err) : the_only_one(ret, err);
+}
+
+void er_ctl_job_done(struct er_ctl_job *job)
+{
+    er_config_free(job->config);
+    job->config = NULL;
+}
+
+/* Does another user have jobs here? Their folder is closed to us, but a folder's links count the
+ * folders in it. */
+static bool others_run_jobs(void)
+{
+    static const char *const PATTERNS[] = {"/run/elastic-run", "/tmp/elastic-run-*",
+                                           "/run/user/*/elastic-run"};
+    bool found = false;
+
+    for (size_t i = 0; i < ER_ARRAY_N(PATTERNS); i++) {
+        glob_t all = {0};
+
+        if (glob(PATTERNS[i], GLOB_NOSORT, NULL, &all) == 0) {
+            for (size_t j = 0; j < all.gl_pathc; j++) {
+                struct stat st;
+
+                found |= lstat(all.gl_pathv[j], &st) == 0 && S_ISDIR(st.st_mode) &&
+                         st.st_uid != geteuid() && st.st_nlink > 2;
+            }
+        }
+        globfree(&all);
+    }
+    return found;
+}
+
+static int not_connected(const char *name, int error, struct er_error *err)
+{
+    if (error == EACCES || error == EPERM) {
+        er_error_set(err, -error, "job '%s' is another user's", name);
+        return ER_CTL_EXIT_REFUSED;
+    }
+    if (error != ENOENT && error != ECONNREFUSED) {
+        er_error_set(err, -error, "job '%s': %s", name, er_error_name(-error));
+        return ER_CTL_EXIT_UNREACHABLE;
+    }
+    if (others_run_jobs()) {
+        er_error_set(err, -EACCES,
+                     "no job '%s' of yours runs on this host; jobs of another user do, which only "
+                     "that user can see",
+                     name);
+        return ER_CTL_EXIT_REFUSED;
+    }
+    er_error_set(err, -ENOENT, "no job '%s' runs on this host", name);
+    return ER_CTL_EXIT_NO_SUCH;
+}
+
+int er_ctl_job_connect(const struct er_ctl_job *job, int *ret_fd, struct er_error *err)
+{
+    char bases[ER_STATE_BASES][ER_STATE_PATH_MAX];
+    size_t base_n = er_statedir_bases(bases);
+    int error = ENOENT;
+
+    for (size_t i = 0; i < base_n; i++) {
+        struct sockaddr_un addr = {.sun_family = AF_UNIX};
+        ER_CLEANUP(er_cleanup_fd) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        size_t n = (size_t)snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/%s/agent.sock",
+                                    bases[i], job->name);
+
+        if (n >= sizeof(addr.sun_path))
+            continue;
+        if (fd >= 0 && connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0) {
+            *ret_fd = ER_TAKE_FD(fd);
+            return 0;
+        }
+        if (errno != ENOENT && errno != ENOTDIR)
+            error = errno;
+    }
+    return not_connected(job->name, error, err);
+}
+
+json_t *er_ctl_job_last_event(const struct er_ctl_job *job)
+{
+    const struct er_config *c = job->config;
+    char dir[4096], path[4096];
+
+    if (!c || !c->log.dir)
+        return NULL;
+    if (snprintf(dir, sizeof(dir), "%s/%s", c->log.dir, job->name) >= (int)sizeof(dir) ||
+        !er_events_path(dir, c->node.id, path))
+        return NULL;
+    return er_events_last(path, NULL);
+}
