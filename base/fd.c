@@ -2,12 +2,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 int er_fd_nonblock(int fd)
 {
@@ -114,6 +119,59 @@ int er_pread_all(int fd, void *data, size_t n, off_t offset)
 }
 
 /* Room for exactly one descriptor; the union aligns it as a cmsghdr wants. */
+int er_fd_own_output(int fd)
+{
+    char path[32];
+    struct stat st;
+    int own = -1;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
+        own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (own < 0) /* also a terminal of another user, which may not be opened anew */
+        own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return own < 0 ? -errno : own;
+}
+
+/* One attempt. A descriptor that could not be made non-blocking is asked first, and given little.
+ */
+static ssize_t write_now(int fd, const char *data, size_t n)
+{
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    ssize_t done = send(fd, data, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+    if (done >= 0 || errno != ENOTSOCK)
+        return done;
+    if (poll(&p, 1, 0) != 1) {
+        errno = EAGAIN;
+        return -1;
+    }
+    return write(fd, data, n < PIPE_BUF ? n : PIPE_BUF);
+}
+
+ssize_t er_write_some(int fd, const void *data, size_t n, uint64_t wait_us)
+{
+    uint64_t deadline_us = er_deadline_in(er_now_us(), wait_us);
+    size_t sent = 0;
+
+    while (sent < n) {
+        ssize_t done = write_now(fd, (const char *)data + sent, n - sent);
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+
+        if (done > 0)
+            sent += (size_t)done;
+        else if (done < 0 && errno != EAGAIN && errno != EINTR)
+            return sent > 0 ? (ssize_t)sent : -errno;
+        else if (er_now_us() >= deadline_us)
+            break;
+        else
+            (void)poll(&p, 1, er_poll_ms(er_now_us(), deadline_us));
+    }
+    return (ssize_t)sent;
+}
+
 union fd_control {
     struct cmsghdr header;
     char room[CMSG_SPACE(sizeof(int))];

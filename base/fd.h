@@ -1,6 +1,7 @@
 #pragma once
 /* Descriptors: flags, whole reads and writes, passing. Functions return 0 or -errno unless said. */
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "base/error.h"
@@ -15,6 +16,14 @@ int er_write_all(int fd, const void *data, size_t n);
 int er_read_all(int fd, void *data, size_t n);
 int er_pwrite_all(int fd, const void *data, size_t n, off_t offset);
 int er_pread_all(int fd, void *data, size_t n, off_t offset);
+/* A descriptor of our own for writing to what `fd` is, close-on-exec, that never makes us wait: for
+ * a pipe, FIFO or terminal a new open file description with O_NONBLOCK (the one we were given is
+ * shared with others and cannot be changed), else a duplicate. Returns the fd or -errno. */
+int er_fd_own_output(int fd);
+/* Writes what `fd` (of er_fd_own_output()) takes, waiting at most `wait_us` in all for room. Bytes
+ * written, fewer than n when it did not take more; -errno when it is broken and nothing was
+ * written. */
+ssize_t er_write_some(int fd, const void *data, size_t n, uint64_t wait_us);
 /* One byte plus one descriptor over a Unix socket. er_recv_fd returns the (close-on-exec) fd, or
  * -errno: -ENODATA at end of file, -EBADMSG for a byte without one, -EMSGSIZE for several. */
 int er_send_fd(int sock, int fd);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/utf8.h"
 
 enum {
@@ -14,6 +15,7 @@ enum {
     CUT_MARK_BYTES =
         24, /* kept free for the mark that something was left out, and the end of the line */
     TEXT_MAX_BYTES = 2048, /* of one message or string value */
+    REST_WAIT_US = 20000,  /* for the rest of a line of which a part has gone */
 };
 
 static const struct {
@@ -31,9 +33,17 @@ static _Atomic int log_fd = STDERR_FILENO;
 static _Atomic enum er_log_level log_level = ER_LOG_INFO;
 static _Atomic enum er_log_format log_format = ER_LOG_TEXT;
 static const char *_Atomic log_name;
+static _Atomic int own_fd = -1;     /* what lines are written to; made for log_fd */
+static _Atomic unsigned lost_lines; /* since the last one that got through */
 
 void er_log_setup(const struct er_log_opts *opts)
 {
+    int old, fd = er_fd_own_output(opts->fd);
+
+    /* Nobody writes to the old one any more but a thread in the midst of a line. */
+    old = atomic_exchange(&own_fd, fd);
+    if (old >= 0)
+        close(old);
     atomic_store(&log_fd, opts->fd);
     atomic_store(&log_level, opts->level);
     atomic_store(&log_format, opts->format);
@@ -124,15 +134,18 @@ static void add_json_head(struct er_buf *line, const char *ts, enum er_log_level
     add_field(line, &ER_STR("msg", msg), true);
 }
 
-static void write_line(const struct er_buf *line)
+/* A reader that does not read loses lines, which the next one counts; it never makes us wait. */
+static bool write_line(const struct er_buf *line)
 {
+    int fd = atomic_load(&own_fd);
     ssize_t done;
 
-    do {
-        done = write(atomic_load(&log_fd), line->data, line->len);
-    } while (done < 0 && errno == EINTR);
-    /* There is nowhere to report a failure to, and a full non-blocking pipe loses the line by
-     * design. */
+    if (fd < 0) /* nobody called er_log_setup() */
+        fd = atomic_load(&log_fd);
+    done = er_write_some(fd, line->data, line->len, 0);
+    if (done > 0 && (size_t)done < line->len)
+        (void)er_write_some(fd, line->data + done, line->len - (size_t)done, REST_WAIT_US);
+    return done > 0;
 }
 
 void er_log_fields(enum er_log_level level, const char *msg, const struct er_field *fields,
@@ -143,6 +156,7 @@ void er_log_fields(enum er_log_level level, const char *msg, const struct er_fie
     struct er_buf line = {
         .data = room, .cap = sizeof(room), .max = LINE_MAX_BYTES - CUT_MARK_BYTES};
     bool json = atomic_load(&log_format) == ER_LOG_JSON, cut = false;
+    unsigned lost;
     int saved = errno;
 
     if (!er_log_wanted(level))
@@ -157,10 +171,14 @@ void er_log_fields(enum er_log_level level, const char *msg, const struct er_fie
         if (add_field(&line, &fields[i], json))
             cut = true;
     }
+    lost = atomic_exchange(&lost_lines, 0);
+    if (lost > 0)
+        add_field(&line, &ER_UINT("lines_lost_before", lost), json);
     line.max = LINE_MAX_BYTES;
     if (cut)
         er_buf_add_str(&line, json ? ",\"cut\":true" : " cut=true");
     er_buf_add_str(&line, json ? "}\n" : "\n");
-    write_line(&line);
+    if (!write_line(&line))
+        atomic_fetch_add(&lost_lines, lost + 1);
     errno = saved;
 }

@@ -5,6 +5,7 @@
 #include <float.h>
 #include <jansson.h>
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -390,4 +391,31 @@ Test(base_log, failing_sink_is_survived_and_errno_kept)
     close_sink(&s);
     er_log_setup(&(struct er_log_opts){.fd = -1, .level = ER_LOG_INFO});
     er_log(ER_LOG_INFO, "nowhere to go");
+}
+
+/* As a pager that has stopped reading: lines are lost and counted, nobody waits. */
+Test(base_log, never_waits_for_a_reader)
+{
+    int pipe_fds[2];
+    char text[70000];
+    ssize_t n;
+
+    cr_assert(pipe2(pipe_fds, O_CLOEXEC) == 0);
+    er_log_setup(&(struct er_log_opts){.fd = pipe_fds[1], .level = ER_LOG_INFO});
+    for (int i = 0; i < 5000; i++) /* a pipe holds 64 KiB; this would be 300 KiB */
+        er_log(ER_LOG_INFO, "a line of some length", ER_INT("i", i));
+    for (size_t left = sizeof(text) - 1; left > 0; left -= (size_t)n) {
+        struct pollfd p = {.fd = pipe_fds[0], .events = POLLIN};
+
+        if (poll(&p, 1, 0) != 1 || (n = read(pipe_fds[0], text, left)) <= 0)
+            break;
+    }
+    er_log(ER_LOG_INFO, "the reader is back");
+    n = read(pipe_fds[0], text, sizeof(text) - 1);
+    cr_assert(n > 0);
+    text[n] = 0;
+    cr_expect(strstr(text, "the reader is back lines_lost_before="), "%s", text);
+    er_log_setup(&(struct er_log_opts){.fd = 2, .level = ER_LOG_INFO});
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
 }
