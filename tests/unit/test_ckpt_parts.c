@@ -92,6 +92,42 @@ Test(retain, keeps_the_newest_and_never_the_current_or_newer)
     cr_assert_eq(er_retain(steps, 5, 50, UINT32_MAX, gone), 0);
 }
 
+Test(retain, a_step_stays_when_any_rule_wants_it)
+{
+    const struct er_retain_item items[] = {{10, 1, 0.5},  {20, 0, 0}, {30, 1, 0.25},
+                                           {40, 1, 0.25}, {50, 1, 9}, {60, 1, 0.1}};
+    struct er_retain_rules rules = {.keep_last = 1};
+    uint64_t gone[6];
+    cr_assert_eq(er_retain_by(items, 6, 50, &rules, gone), 4, "60 is newer: untouched");
+    rules.keep_every = 20;
+    cr_assert_eq(er_retain_by(items, 6, 50, &rules, gone), 2);
+    cr_assert(gone[0] == 10 && gone[1] == 30);
+    rules.keep_best = 1;
+    cr_assert_eq(er_retain_by(items, 6, 50, &rules, gone), 2, "40 is the newer of two best");
+    rules.keep_best = 2;
+    cr_assert_eq(er_retain_by(items, 6, 50, &rules, gone), 1);
+    rules.more_is_better = true;
+    cr_assert_eq(er_retain_by(items, 6, 50, &rules, gone), 1, "the best two: 10 and 50");
+    cr_assert_eq(gone[0], 30);
+    rules.keep_last = 0;
+    cr_assert_eq(er_retain_by(items, 6, 50, &rules, gone), 0, "0 keeps all");
+}
+
+Test(slices, pieces_are_few_and_cover_a_slice)
+{
+    static const uint64_t sizes[] = {0,          1,
+                                     4096,       (256 << 10) - 1,
+                                     256 << 10,  (256 << 10) + 1,
+                                     64 << 20,   (64 << 20) + 1,
+                                     1ull << 30, (1ull << 45) + 12345};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        uint64_t piece = er_piece_bytes(sizes[i]), n = er_piece_n(sizes[i]);
+        cr_assert_eq(piece & (piece - 1), 0, "a power of two");
+        cr_assert(n <= 256 && n * piece >= sizes[i], "%llu", (unsigned long long)sizes[i]);
+        cr_assert(n == 0 || (n - 1) * piece < sizes[i]);
+    }
+}
+
 static size_t header(struct er_buf *buf)
 {
     const struct er_st_tensor t[] = {
@@ -166,6 +202,29 @@ Test(safetensors, hostile_headers_are_refused)
     size_t n;
     uint64_t at;
     cr_assert_eq(er_st_parse(huge, 8, 1000, &t, &n, &at, NULL), ER_E_CORRUPT);
+}
+
+Test(safetensors, changed_headers_are_parsed_safely)
+{
+    struct er_buf buf;
+    struct er_rand rand;
+    size_t n = header(&buf), found;
+    struct er_st_tensor *t;
+    uint64_t at;
+    er_rand_init(&rand, 5);
+    for (int round = 0; round < 20000; round++) {
+        char *copy = malloc(n);
+        memcpy(copy, buf.data, n);
+        for (uint64_t i = er_rand_below(&rand, 4) + 1; i > 0; i--)
+            copy[er_rand_below(&rand, 200)] = (char)er_rand_below(&rand, 256);
+        if (er_st_parse(copy, n, n + 29, &t, &found, &at, NULL) == 0) {
+            for (size_t i = 0; i < found; i++)
+                cr_assert(t[i].begin <= t[i].end && t[i].end <= 29);
+            free(t);
+        }
+        free(copy);
+    }
+    er_buf_done(&buf);
 }
 
 static void add(struct er_manifest *m, const char *name, uint64_t total, uint64_t offset,
@@ -266,6 +325,98 @@ Test(manifest, every_flipped_bit_and_every_truncation_is_detected)
         }
     }
     er_buf_done(&text);
+}
+
+Test(manifest, chain_and_metric_come_back_as_written)
+{
+    struct er_chain_link chain[] = {{1, 1}, {4, 101}};
+    struct er_manifest m, back;
+    struct er_buf text;
+    struct er_digest digest;
+    build(&m);
+    m.meta.has_metric = 1;
+    m.meta.metric = 0.1;
+    cr_assert_eq(er_manifest_set_chain(&m, chain, 2, NULL), 0);
+    cr_assert_eq(er_manifest_finish(&m, NULL), 0);
+    er_buf_init(&text, ER_MANIFEST_BYTES_MAX);
+    cr_assert_eq(er_manifest_format(&m, &text, &digest, NULL), 0);
+    cr_assert_eq(er_manifest_parse(er_buf_str(&text), text.len, &back, NULL), 0);
+    cr_assert(back.meta.has_metric == 1 && back.meta.metric == 0.1);
+    cr_assert(back.chain_n == 2 && back.chain[1].generation == 4 &&
+              back.chain[1].first_step == 101);
+    cr_assert_eq(back.meta.first_step, 7);
+    er_manifest_done(&m);
+    er_manifest_done(&back);
+    er_buf_done(&text);
+}
+
+Test(manifest, names_of_files_stay_in_the_folder)
+{
+    static const struct {
+        const char *name;
+        bool ok;
+    } cases[] = {
+        {"shard-0-of-2.safetensors", true},
+        {"shard-12-of-400.safetensors", true},
+        {"shard-0-of-2.from-600.safetensors", true},
+        {"shard-0-of-2", false},
+        {"shard-00-of-2.safetensors", false},
+        {"shard--1-of-2.safetensors", false},
+        {"shard-0-of-2.safetensors/x", false},
+        {"../shard-0-of-2.safetensors", false},
+        {"shard-0-of-2.from-../x.safetensors", false},
+        {"shard-0-of-99999999999.safetensors", false},
+        {"/etc/passwd", false},
+        {"", false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        cr_expect_eq(er_manifest_shard_name_ok(cases[i].name), cases[i].ok, "%s", cases[i].name);
+}
+
+/* A body with any change and the right digest: accepted or refused, never a crash; the digest is
+ * not what keeps hostile input out. */
+Test(manifest, changed_bodies_with_a_right_digest_are_parsed_safely)
+{
+    struct er_manifest m, back;
+    struct er_buf text, changed;
+    struct er_digest digest;
+    struct er_rand rand;
+    unsigned accepted = 0, refused = 0;
+    build(&m);
+    cr_assert_eq(er_manifest_finish(&m, NULL), 0);
+    er_buf_init(&text, ER_MANIFEST_BYTES_MAX);
+    er_buf_init(&changed, ER_MANIFEST_BYTES_MAX);
+    cr_assert_eq(er_manifest_format(&m, &text, &digest, NULL), 0);
+    er_manifest_done(&m);
+    const char *body = strstr(text.data, "\"body\":") + 7;
+    size_t n = text.len - (size_t)(body - text.data) - 2; /* the closing brace, the line feed */
+    er_rand_init(&rand, 11);
+    for (int round = 0; round < 20000; round++) {
+        static const char alphabet[] = "0123456789-.eE{}[]\",:tfn /";
+        char hex[ER_DIGEST_HEX_MAX], *copy = malloc(n + 1);
+        memcpy(copy, body, n);
+        for (uint64_t i = er_rand_below(&rand, 3) + 1; i > 0; i--)
+            copy[er_rand_below(&rand, n)] = alphabet[er_rand_below(&rand, sizeof(alphabet) - 1)];
+        er_digest_format(er_hash(copy, n), hex);
+        er_buf_clear(&changed);
+        er_buf_printf(
+            &changed,
+            "{\"format\":\"elastic-ckpt\",\"version\":1,\"digest\":\"%s\",\"body\":", hex);
+        er_buf_add(&changed, copy, n);
+        er_buf_add_str(&changed, "}");
+        free(copy);
+        if (er_manifest_parse(er_buf_str(&changed), changed.len, &back, NULL) < 0) {
+            refused++;
+            continue;
+        }
+        accepted++;
+        for (size_t i = 0; i < back.slice_n; i++)
+            cr_assert_lt(back.slices[i].shard, back.shard_n);
+        er_manifest_done(&back);
+    }
+    cr_assert(accepted > 100 && refused > 1000, "%u accepted, %u refused", accepted, refused);
+    er_buf_done(&text);
+    er_buf_done(&changed);
 }
 
 Test(manifest, newer_version_is_refused_clearly)
