@@ -30,12 +30,20 @@ static int run(struct er_ctx *ctx, struct er_error *err)
     const struct er_slice state = {"weights", ER_CKPT_F32, 1, {N}, 0, N, weights, true};
     struct er_meta meta = {.world_size = world->size};
     struct er_ckpt *ckpt = NULL;
-    int rc = er_ckpt_open(&ckpt, world->checkpoint_dir, &group, NULL, err);
+    int rc;
+
+    if (!world->checkpoint_dir[0])
+        return er_error_set(err, ER_E_CONFIG,
+                            "no folder for checkpoints: set checkpoint.dir, or "
+                            "ELASTIC_CHECKPOINT_DIR for a run without elastic-run");
+    rc = er_ckpt_open(&ckpt, world->checkpoint_dir, &group, NULL, err);
 
     if (rc == 0)
         rc = er_ckpt_load(ckpt, &state, 1, &meta, NULL, NULL, err); /* 1: none yet */
     if (rc >= 0)
         rc = er_barrier(ctx, "loaded", UINT64_MAX, err); /* before anybody saves a newer one */
+    if (rc == 0 && meta.applied >= EPOCHS)
+        printf("rank %d: already done at epoch %d\n", world->rank, (int)meta.applied);
     for (uint64_t epoch = meta.applied + 1; rc >= 0 && epoch <= EPOCHS; epoch++) {
         for (int i = 0; i < N; i++)
             weights[i] += 0.5f * (1.0f - weights[i]); /* "training" */
@@ -63,5 +71,5 @@ int main(void)
         er_fail(ctx, "%s", err.text);
     }
     er_close(ctx);
-    return rc < 0;
+    return rc == ER_E_CONFIG ? ER_WORKER_EXIT_FATAL : rc < 0;
 }

@@ -131,6 +131,27 @@ static void missing_script_is_refused_at_once(void)
     case_end(&c);
 }
 
+static void epoch_loop_says_what_it_needs_and_when_it_is_done(void)
+{
+    struct agent_case c = {0};
+    char set[2 * ER_TEST_PATH_MAX + 32];
+
+    case_begin(&c);
+    er_tap_check(case_run(&c, ARGS("--max-restarts", "3", er_test_bin("examples/epoch_loop"))) ==
+                 93);
+    ERR_HAS(&c, "set checkpoint.dir, or ELASTIC_CHECKPOINT_DIR");
+    snprintf(set, sizeof(set), "checkpoint.dir=%s", case_path(&c, "ck"));
+    for (int i = 0; i < 2; i++) {
+        bool done;
+
+        er_test_done(&c.p);
+        er_tap_check(case_run(&c, ARGS("--set", set, er_test_bin("examples/epoch_loop"))) == 0);
+        done = strstr(er_test_out(&c.p), "already done at epoch 5") != NULL;
+        er_tap_check(done == (i == 1));
+    }
+    case_end(&c);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case CASES[] = {
@@ -140,6 +161,8 @@ int main(int argc, char **argv)
         {"earlier_logs_are_kept_apart", earlier_logs_are_kept_apart, 0},
         {"refused_second_job_moves_nothing", refused_second_job_moves_nothing, 0},
         {"missing_script_is_refused_at_once", missing_script_is_refused_at_once, 0},
+        {"epoch_loop_says_what_it_needs_and_when_it_is_done",
+         epoch_loop_says_what_it_needs_and_when_it_is_done, 0},
     };
 
     return er_tap_main(argc, argv, CASES, sizeof(CASES) / sizeof(CASES[0]));
