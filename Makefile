@@ -6,7 +6,7 @@ MESON_OPTIONS := $(if $(filter 1 true yes,$(WERROR)),-Dwerror=true)
 # Set-up and compilation talk on stderr, so that stdout carries only what a target is for.
 compile = packaging/configure.sh $(1) $(MESON_OPTIONS) $(2) >&2 && ninja -C $(1) >&2
 
-.PHONY: all demo test bench bench-report asan valgrind ci format check-format install clean help
+.PHONY: all demo test bench bench-report asan valgrind ci format check-format install uninstall clean help
 .DEFAULT_GOAL := all
 
 all:
@@ -49,10 +49,14 @@ check-format: ## fail when a C file is not formatted
 	@$(SETUP) tests
 	@tests/check/format.py
 
-install: ## install below /usr/local (DESTDIR=... to stage)
+install: ## install below PREFIX, /usr/local if it was never given (DESTDIR=... to stage)
 	@$(SETUP) build
 	@$(call compile,$(BUILD))
-	@meson install -C $(BUILD) --no-rebuild
+	@$(if $(PREFIX),meson configure $(BUILD) -Dprefix=$(PREFIX) && ninja -C $(BUILD) >&2)
+	@DESTDIR="$(DESTDIR)" meson install -C $(BUILD) --no-rebuild
+
+uninstall: ## remove what install put there (with the same DESTDIR)
+	@packaging/uninstall.py $(BUILD) "$(DESTDIR)"
 
 clean: ## remove everything that was built
 	rm -rf $(BUILD) build-asan

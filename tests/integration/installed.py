@@ -56,4 +56,23 @@ with tempfile.TemporaryDirectory() as dest:
             f.write(PROGRAM)
         run(compiler, source, "-o", program, *whole(flags))
         run(program)
+    # The page's example, as the page says.
+    with open(find(dest, "building.md"), encoding="utf-8") as f:
+        example = f.read().split("```c\n")[1].split("```")[0]
+    numbers = os.path.join(dest, "numbers.c")
+    with open(numbers, "w", encoding="utf-8") as f:
+        f.write(example)
+    elastic = run("pkg-config", f"--define-variable=prefix={prefix}", "--cflags", "--libs", "elastic", env=dict(
+        os.environ, PKG_CONFIG_PATH=os.path.dirname(pc))).split()
+    run("cc", numbers, "-o", numbers[:-2], *elastic)
+    lines = run(find(dest, "elastic-run"), "--nproc-per-node", "2", numbers[:-2]).splitlines()
+    if sorted(line[:11] for line in lines) != ["rank 0 of 2", "rank 1 of 2"]:
+        sys.exit(f"the example printed {lines}")
+    for example in ("hello", "epoch_loop"):
+        run("cc", os.path.join(os.environ["ER_TEST_SOURCE"], "examples", example + ".c"), "-o", os.path.join(dest, example), *flags)
+    find(dest, "LICENSE")
     print(run(find(dest, "elastic-run"), "--version").strip())
+    run(sys.executable, "-B", os.path.join(os.environ["ER_TEST_SOURCE"], "packaging", "uninstall.py"), build, dest)
+    left = [name for _, _, names in os.walk(prefix) for name in names]
+    if left or os.path.exists(os.path.join(prefix, "include", "elastic-run")):
+        sys.exit(f"uninstall left {left}")
