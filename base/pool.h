@@ -9,6 +9,10 @@
 
 #include "base/error.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum er_pool_how { ER_POOL_POPULATED, ER_POOL_TOUCHED }; /* how the pages were brought in */
 
 struct er_pool; /* opaque */
@@ -22,3 +26,7 @@ void *er_pool_alloc(struct er_pool *pool, size_t bytes, size_t align);
 void er_pool_reset(struct er_pool *pool);
 enum er_pool_how er_pool_how(const struct er_pool *pool);
 size_t er_pool_used(const struct er_pool *pool);
+
+#ifdef __cplusplus
+}
+#endif

@@ -6,17 +6,54 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAM = """
-#include <stdio.h>
-#include "ckpt/ckpt.h"
-#include "runtime/comm.h"
-#include "trainer/sampler.h"
-#include "trainer/train.h"
-
+# A network of two layers learns to tell two points apart, with nothing but public headers; C and C++.
+MODEL = """
 int main(void)
 {
+    static struct er_flat_param table[4];
+    static const float points[4] = {1, -1, -1, 1};
+    static const int32_t labels[2] = {0, 1};
     struct er_error err = ER_ERROR_INIT;
-    return er_error_set(&err, ER_E_USAGE, "installed") == ER_E_USAGE ? 0 : 1;
+    struct er_optim optim = er_optim_sgd();
+    struct er_shape shapes[4] = {er_shape_2d(3, 2), er_shape_1d(3), er_shape_2d(2, 3), er_shape_1d(2)};
+    struct er_shape input = er_shape_2d(2, 2);
+    const char *names[4] = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
+    struct er_flat flat;
+    struct er_pool *pool = NULL;
+    struct er_tape *tape = NULL;
+    double sum = 0, first = 0;
+
+    if (er_error_set(&err, ER_E_USAGE, "installed") != ER_E_USAGE || er_matmul_setup(&err) < 0)
+        return 1;
+    er_flat_init(&flat, table, 4, er_optim_state_names(optim.kind), er_optim_states_n(optim.kind));
+    for (int i = 0; i < 4; i++)
+        if (er_flat_add(&flat, names[i], &shapes[i], NULL, &err) < 0)
+            return 2;
+    if (er_pool_new(&pool, er_flat_bytes(&flat), &err) < 0)
+        return 3;
+    er_flat_bind(&flat, er_pool_alloc(pool, er_flat_bytes(&flat), ER_FLAT_ALIGN));
+    for (size_t p = 0; p < 4; p += 2)
+        for (size_t i = 0; i < 6; i++)
+            er_flat_at(&flat, ER_FLAT_VALUE, p)[i] = (float)(er_rng(1, p, 0, i) % 1000) / 1000.0f - 0.4f;
+    if (er_tape_new(&tape, &flat, 0, &err) < 0)
+        return 4;
+    for (uint64_t step = 1; step <= 50; step++) {
+        struct er_optim_view view = er_optim_view_flat(&flat);
+        struct er_tensor *x, *loss;
+
+        if (er_tape_begin(tape, &err) < 0 || er_tape_input(tape, "points", &input, points, &x, &err) < 0 ||
+            er_linear(tape, x, er_tape_param(tape, 0), er_tape_param(tape, 1), &x, &err) < 0 ||
+            er_relu(tape, x, &x, &err) < 0 ||
+            er_linear(tape, x, er_tape_param(tape, 2), er_tape_param(tape, 3), &x, &err) < 0 ||
+            er_cross_entropy(tape, x, labels, &sum, &loss, &err) < 0 || er_tape_backward(tape, loss, &err) < 0)
+            return fprintf(stderr, "%s\\n", err.text), 5;
+        first = step == 1 ? sum : first;
+        er_optim_apply(&optim, &view, step, 0.1, 0.5);
+    }
+    er_tape_free(tape);
+    er_pool_free(pool);
+    printf("loss %.3f -> %.3f\\n", first, sum);
+    return sum < first / 4 ? 0 : 6;
 }
 """
 OURS = ("-lelastic-train", "-lelastic-ckpt", "-lelastic")
@@ -44,6 +81,8 @@ def whole(flags):
 
 
 build = os.environ["ER_TEST_BUILD"]
+with open(os.path.join(os.environ["ER_TEST_SOURCE"], "packaging", "headers.txt"), encoding="utf-8") as headers:
+    PROGRAM = "#include <stdio.h>\n" + "".join(f'#include "{header}"\n' for header in headers.read().split()) + MODEL
 with tempfile.TemporaryDirectory() as dest:
     run("meson", "install", "-C", build, "--no-rebuild", "--destdir", dest)
     pc = find(dest, "elastic-train.pc")
@@ -54,8 +93,8 @@ with tempfile.TemporaryDirectory() as dest:
         source, program = os.path.join(dest, "use" + suffix), os.path.join(dest, "use")
         with open(source, "w", encoding="utf-8") as f:
             f.write(PROGRAM)
-        run(compiler, source, "-o", program, *whole(flags))
-        run(program)
+        run(compiler, "-Wall", "-Wextra", "-Werror", source, "-o", program, *whole(flags))
+        print(run(program).strip())
     # The page's example, as the page says.
     with open(find(dest, "building.md"), encoding="utf-8") as f:
         example = f.read().split("```c\n")[1].split("```")[0]
