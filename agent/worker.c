@@ -10,20 +10,17 @@
 
 #include "agent/errorfile.h"
 #include "base/cleanup.h"
-
-/* enum er_notice of libelastic; part of the page's layout */
-#define NOTICE_DRAIN 3
-#define NOTICE_STOP  4
+#include "base/notice.h"
 
 void er_worker_drain(struct er_worker *w)
 {
-    atomic_store(&w->page->to_worker.word, w->generation << 8 | NOTICE_DRAIN);
+    atomic_store(&w->page->to_worker.word, w->generation << 8 | ER_NOTICE_DRAIN);
 }
 
 void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal)
 {
     if (actions & ER_WORKER_ACT_NOTICE)
-        atomic_store(&w->page->to_worker.word, w->generation << 8 | NOTICE_STOP);
+        atomic_store(&w->page->to_worker.word, w->generation << 8 | ER_NOTICE_STOP);
     /* The child may not have reached its setsid() yet: then the group does not exist, the process
      * does. */
     if (actions & ER_WORKER_ACT_SIGNAL) {

@@ -94,12 +94,14 @@ static void nothing_survives_the_death_of_the_agent(void)
     struct agent_case c = {0};
 
     case_begin(&c);
-    case_start(&c, ARGS("--nproc-per-node", "1", SH(MANY)));
+    case_start(&c, ARGS("--log-dir", c.dir, "-t", "3", SH(MANY)));
     er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
     er_tap_require(!no_state_dir(&c));
     kill(case_pid(&c, "agent"), SIGKILL);
     er_tap_check(case_finish(&c) == 70);
     er_tap_check(strstr(er_test_err(&c.p), "the agent died by signal 9 (SIGKILL)") != NULL);
+    er_tap_check(strstr(er_test_err(&c.p), "  next        run the same command again") != NULL);
+    er_tap_check(strstr(er_test_err(&c.p), "  logs        ") != NULL);
     check_gone(&c, "worker");
     check_gone(&c, "child");
     check_gone(&c, "orphan");

@@ -152,6 +152,26 @@ static void epoch_loop_says_what_it_needs_and_when_it_is_done(void)
     case_end(&c);
 }
 
+static void stdin_that_workers_do_not_get_is_told(void)
+{
+    struct agent_case c = {0};
+    char command[2 * ER_TEST_PATH_MAX];
+
+    case_begin(&c);
+    snprintf(command, sizeof(command), "(echo hello; sleep 0.2) | (sleep 0.1; %s --rdzv-id %s cat)",
+             er_test_bin("elastic-run"), c.name);
+    er_tap_check(er_test_run(&c.p, ARGS(SH(command)), NULL, ER_TEST_DEADLINE_MS) == 0);
+    er_tap_check(er_test_out(&c.p)[0] == '\0');
+    ERR_HAS(&c, "stdin=inherit");
+    er_test_done(&c.p);
+    snprintf(command, sizeof(command), "echo hello | %s --rdzv-id %s --set stdin=inherit cat",
+             er_test_bin("elastic-run"), c.name);
+    er_tap_check(er_test_run(&c.p, ARGS(SH(command)), NULL, ER_TEST_DEADLINE_MS) == 0);
+    er_tap_check(strcmp(er_test_out(&c.p), "hello\n") == 0);
+    er_tap_check(er_test_err(&c.p)[0] == '\0');
+    case_end(&c);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case CASES[] = {
@@ -160,6 +180,7 @@ int main(int argc, char **argv)
         {"resume_needs_a_checkpoint", resume_needs_a_checkpoint, 0},
         {"earlier_logs_are_kept_apart", earlier_logs_are_kept_apart, 0},
         {"refused_second_job_moves_nothing", refused_second_job_moves_nothing, 0},
+        {"stdin_that_workers_do_not_get_is_told", stdin_that_workers_do_not_get_is_told, 0},
         {"missing_script_is_refused_at_once", missing_script_is_refused_at_once, 0},
         {"epoch_loop_says_what_it_needs_and_when_it_is_done",
          epoch_loop_says_what_it_needs_and_when_it_is_done, 0},
