@@ -6,15 +6,13 @@
  *     elastic-run examples/fashion_mnist.yaml
  */
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/cleanup.h"
-#include "base/parse.h"
 #include "base/pool.h"
+#include "examples/cli.h"
 #include "examples/fashion_data.h"
 #include "trainer/matmul.h"
 #include "trainer/ops/ops.h"
@@ -345,87 +343,39 @@ static int open_data(struct app *app, struct er_error *err)
     return rc;
 }
 
-enum option_type { TEXT, COUNT, RATE, FLAG };
-
-static const struct option_row {
-    const char *name, *argument;
-    enum option_type type;
-    size_t offset; /* in struct options */
-    uint64_t min, max;
-    const char *help;
-} rows[] = {
-    {"data", "DIR", TEXT, offsetof(struct options, data_dir), 0, 0,
+static const struct cli_row rows[] = {
+    {"data", "DIR", CLI_TEXT, offsetof(struct options, data_dir), 0, 0,
      "the data set (default " FASHION_DIR ")"},
-    {"cache", "DIR", TEXT, offsetof(struct options, cache_dir), 0, 0,
+    {"cache", "DIR", CLI_TEXT, offsetof(struct options, cache_dir), 0, 0,
      "where it is unpacked (default ~/.cache/elastic-run)"},
-    {"epochs", "N", COUNT, offsetof(struct options, epochs), 1, 100000, "(default 5)"},
-    {"batch", "N", COUNT, offsetof(struct options, batch), 1, 1u << 20,
+    {"epochs", "N", CLI_COUNT, offsetof(struct options, epochs), 1, 100000, "(default 5)"},
+    {"batch", "N", CLI_COUNT, offsetof(struct options, batch), 1, 1u << 20,
      "samples of a step, over all workers (default 256)"},
-    {"lr", "RATE", RATE, offsetof(struct options, lr), 0, 10,
+    {"lr", "RATE", CLI_RATE, offsetof(struct options, lr), 0, 10,
      "highest learning rate (default 0.001)"},
-    {"seed", "N", COUNT, offsetof(struct options, seed), 0, UINT64_MAX, "(default 1)"},
-    {"checkpoint-steps", "N", COUNT, offsetof(struct options, checkpoint_steps), 0, UINT64_MAX,
+    {"seed", "N", CLI_COUNT, offsetof(struct options, seed), 0, UINT64_MAX, "(default 1)"},
+    {"checkpoint-steps", "N", CLI_COUNT, offsetof(struct options, checkpoint_steps), 0, UINT64_MAX,
      "save every N steps (default: as the job spec says)"},
-    {"log-steps", "N", COUNT, offsetof(struct options, log_steps), 0, UINT64_MAX,
+    {"log-steps", "N", CLI_COUNT, offsetof(struct options, log_steps), 0, UINT64_MAX,
      "a line every N steps; 0: none (default 100)"},
-    {"exact-log", NULL, FLAG, offsetof(struct options, exact_log), 0, 0,
+    {"exact-log", NULL, CLI_FLAG, offsetof(struct options, exact_log), 0, 0,
      "print losses bit for bit too"},
-    {"help", NULL, FLAG, offsetof(struct options, help), 0, 0, ""},
+    {"help", NULL, CLI_FLAG, offsetof(struct options, help), 0, 0, ""},
 };
 
-static int set_option(struct options *options, const struct option_row *row, const char *text,
-                      struct er_error *err)
-{
-    void *field = (char *)options + row->offset;
-    int rc = 0;
-
-    if (row->type == COUNT)
-        rc = er_parse_u64(text, row->min, row->max, field, err);
-    else if (row->type == RATE)
-        rc = er_parse_f64(text, (double)row->min, (double)row->max, field, err);
-    else if (row->type == FLAG)
-        *(bool *)field = true;
-    else
-        *(const char **)field = text;
-    return rc < 0 ? er_error_wrap(err, rc, "--%s", row->name) : 0;
-}
-
-static int parse_options(struct options *options, int argc, char **argv, struct er_error *err)
-{
-    struct option longs[ER_ARRAY_N(rows) + 1] = {0};
-    int at, rc = 0;
-
-    *options =
-        (struct options){.epochs = 5, .batch = 256, .seed = 1, .lr = 0.001, .log_steps = 100};
-    for (size_t i = 0; i < ER_ARRAY_N(rows); i++)
-        longs[i] = (struct option){rows[i].name, rows[i].argument ? required_argument : no_argument,
-                                   NULL, (int)i};
-    opterr = 0;
-    while (rc == 0 && (at = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-        if (at == '?')
-            return er_error_set(err, ER_E_USAGE, "'%s': unknown option, or its value is missing",
-                                argv[optind - 1]);
-        rc = set_option(options, &rows[at], optarg, err);
-    }
-    if (rc == 0 && optind < argc)
-        rc = er_error_set(err, ER_E_USAGE, "'%s': no arguments are expected", argv[optind]);
-    return rc;
-}
-
-static void print_help(void)
-{
-    puts("fashion_mnist [options]: train a classifier of Fashion-MNIST on any number of workers");
-    for (size_t i = 0; i < ER_ARRAY_N(rows); i++)
-        printf("  --%s %-*s %s\n", rows[i].name, (int)(20 - strlen(rows[i].name)),
-               rows[i].argument ? rows[i].argument : "", rows[i].help);
-}
+static const struct options defaults = {
+    .epochs = 5, .batch = 256, .seed = 1, .lr = 0.001, .log_steps = 100};
 
 static int run(struct app *app, int argc, char **argv, struct er_error *err)
 {
-    int rc = parse_options(&app->options, argc, argv, err);
+    int rc;
 
+    app->options = defaults;
+    rc = cli_parse(rows, ER_ARRAY_N(rows), &app->options, argc, argv, err);
     if (rc == 0 && app->options.help) {
-        print_help();
+        cli_help("fashion_mnist [options]: train a classifier of Fashion-MNIST on any number of "
+                 "workers",
+                 rows, ER_ARRAY_N(rows));
         return 0;
     }
     if (rc == 0)
@@ -433,28 +383,6 @@ static int run(struct app *app, int argc, char **argv, struct er_error *err)
     if (rc == 0)
         rc = build_model(app, err);
     return rc < 0 ? rc : train(app, err);
-}
-
-/* What a restart cannot mend says so; a lost peer and the like are the agent's business. */
-static int exit_code(const struct app *app, int rc)
-{
-    switch (rc) {
-    case 0:
-        return EXIT_SUCCESS;
-    case -EIO: /* er_train_run(): checkpoints failed too often */
-        return app->running ? ER_WORKER_EXIT_CHECKPOINTS : EXIT_FAILURE;
-    case ER_E_USAGE:
-    case ER_E_CONFIG:
-    case ER_E_CORRUPT: /* the data set, or every checkpoint */
-    case -EINVAL:
-    case -ERANGE:
-    case -ENOENT:
-    case -ENOTDIR:
-    case -EACCES:
-        return ER_WORKER_EXIT_FATAL;
-    default:
-        return EXIT_FAILURE;
-    }
 }
 
 int main(int argc, char **argv)
@@ -474,5 +402,5 @@ int main(int argc, char **argv)
     er_pool_free(app.pool);
     fashion_close(&app.data);
     er_close(app.ctx);
-    return exit_code(&app, rc);
+    return cli_exit_code(rc, app.running);
 }
