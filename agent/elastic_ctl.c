@@ -224,7 +224,7 @@ static int run_stop(const struct options *o, int fd, const char *name)
 static int tell_ended(const struct options *o, const struct er_ctl_job *job, int code,
                       const struct er_error *err)
 {
-    json_t *last = code == ER_CTL_EXIT_NO_SUCH ? er_ctl_job_last_event(job) : NULL;
+    json_t *last = code == ER_CTL_EXIT_UNREACHABLE ? NULL : er_ctl_job_last_event(job);
     bool ended = last && strcmp(text(last, "event"), "agent_exited") == 0;
 
     er_findings_tell("elastic-ctl", err->text);
@@ -242,8 +242,7 @@ static int tell_ended(const struct options *o, const struct er_ctl_job *job, int
     else
         printf("job '%s' ended at %s: exit code %lld (%s)\n", job->name, text(last, "ts"),
                number(last, "exit_code"), text(last, "outcome"));
-    if (o->wait)
-        code = number(last, "exit_code") ? ER_CTL_EXIT_NO : 0;
+    code = !o->wait ? ER_CTL_EXIT_NO_SUCH : number(last, "exit_code") ? ER_CTL_EXIT_NO : 0;
     json_decref(last);
     return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : code;
 }
