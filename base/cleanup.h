@@ -1,6 +1,6 @@
 #pragma once
 /*
- * Scope-bound clean-up: `ER_CLEANUP(er_close_fd) int fd = open(...);` closes on every way out of
+ * Scope-bound clean-up: `ER_CLEANUP(er_cleanup_fd) int fd = open(...);` closes on every way out of
  * the scope; `ER_TAKE(p)` and `ER_TAKE_FD(fd)` hand ownership on and disarm it. Clean-up functions
  * take a pointer to the variable, accept empty values and keep errno.
  */
@@ -23,8 +23,8 @@
         er_taken_;                                                                                 \
     })
 
-/* Make `void er_close_x_(T **)` out of a destructor `void x(T *)`: ER_CLEANUP_FOR(er_buf_free,
- * struct er_buf). */
+/* Make `void x_cleanup(T **)` out of a destructor `void x(T *)`: after
+ * ER_CLEANUP_FOR(er_pool_free, struct er_pool), ER_CLEANUP(er_pool_free_cleanup) frees a pool. */
 #define ER_CLEANUP_FOR(fn, type)                                                                   \
     static inline void fn##_cleanup(type **p)                                                      \
     {                                                                                              \

@@ -8,8 +8,8 @@
  * The packet: a header of 24 bytes, num_n times 8 bytes, then each string as 4 bytes of length and
  * its bytes.
  *
- *   0 magic u32 | 4 type u32 | 8 seq u32 | 12 status i32 | 16 num_n u16 | 18 str_n u16 | 20 bytes
- * in all u32
+ *   0 magic u32 | 4 type u32 | 8 seq u32 | 12 status i32 | 16 num_n u16 | 18 str_n u16 |
+ *   20 bytes in all u32
  */
 #define MAGIC 0x4c544345u /* "ECTL" */
 enum {

@@ -1,4 +1,5 @@
 #pragma once
+/* clang-format off */
 /*
  * Messages between an agent and its workers, over the Unix SOCK_SEQPACKET socket ELASTIC_SOCKET:
  * codec only.
@@ -8,28 +9,36 @@
  * the worker; the agent answers each with exactly one ER_CTL_REPLY of that number, in any order (a
  * waiting get is answered late). Integers are little-endian. A decoder never trusts a length. Pure.
  *
- *   type     num[]                                    str[]                         reply
- *   HELLO    protocol, pid                            -                             WORLD
- *   WORLD    rank, size, local_rank, local_size,      job, run, node_id,            -
- *            node_rank, nnodes, generation, restarts, checkpoint_dir
- *   READY    generation                               -                             status
- *   KV_PUT   generation                               key, value                    status
- *   KV_GET   generation, timeout_us (0: no wait,      key                           status, str[0]
- * = value; UINT64_MAX: none)                                                      status 1: not
- * there KV_ADD   generation, delta (two's complement)     key                           status,
- * num[0] = new value BARRIER  generation, timeout_us                   name status COMMIT
- * generation, step, bytes, written_bytes,  path, digest (hex)            status (ER_E_STALE: fenced
- * off) pause_us, duration_us, error (-errno; 0: committed) LOADED   generation, step path, source,
- * skipped (JSON)  status LEFT     generation                               - status FAIL generation
- * message                       status BYE      generation                               - status
- *   REPLY    (as listed)                              (as listed), last: text of a failure
+ *   type     num[]                              str[]                    reply
+ *   HELLO    protocol, pid                      -                        WORLD
+ *   WORLD    rank, size, local_rank,            job, run, node_id,       -
+ *            local_size, node_rank, nnodes,     checkpoint_dir
+ *            generation, restarts
+ *   READY    generation                         -                        status
+ *   KV_PUT   generation                         key, value               status
+ *   KV_GET   generation, timeout_us             key                      status, str[0] = value;
+ *            (0: no wait, UINT64_MAX: none)                              status 1: not there
+ *   KV_ADD   generation,                        key                      status,
+ *            delta (two's complement)                                    num[0] = new value
+ *   BARRIER  generation, timeout_us             name                     status
+ *   COMMIT   generation, step, bytes,           path, digest (hex)       status
+ *            written_bytes, pause_us,                                    (ER_E_STALE: fenced off)
+ *            duration_us,
+ *            error (-errno; 0: committed)
+ *   LOADED   generation, step                   path, source,            status
+ *                                               skipped (JSON)
+ *   LEFT     generation                         -                        status
+ *   FAIL     generation                         message                  status
+ *   BYE      generation                         -                        status
+ *   REPLY    (as listed)                        (as listed), last: text of a failure
  *
  * The agent's own control socket (agent.sock) speaks the same packets with:
- *   STATUS   -                                        -                             status, str[0]
- * = JSON text
- *   STOP     -                                        -                             as STATUS; the
- * job ends with exit code 79
+ *
+ *   STATUS   -                                  -                        status, str[0] = JSON text
+ *   STOP     -                                  -                        as STATUS; the job ends
+ *                                                                        with exit code 79
  */
+/* clang-format on */
 #include <stddef.h>
 #include <stdint.h>
 

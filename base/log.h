@@ -4,8 +4,7 @@
  * descriptor (default: stderr, text, INFO). Library folders log at ER_LOG_DEBUG only. A line about
  * a decision gives its reason. A line has at most 8 KiB (what is cut or left out is marked). It
  * never waits: a reader that does not read loses lines, and the next one that gets through says how
- * many
- * (`lines_lost_before`). Safe to call from several threads.
+ * many (`lines_lost_before`). Safe to call from several threads.
  */
 #include "base/field.h"
 

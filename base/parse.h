@@ -1,6 +1,6 @@
 #pragma once
 /*
- * Strict parsing of the value types of the reference (docs/reference.md, "Value types"). The whole
+ * Strict parsing of the value types of a job spec (docs/job-spec.md, "Forms of values"). The whole
  * text must match; blanks, signs where none make sense, overflow and trailing bytes are errors
  * (-EINVAL, -ERANGE) with a text that names what was expected and what stood there. Results are
  * untouched on failure. Pure.

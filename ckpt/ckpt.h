@@ -1,15 +1,18 @@
 #pragma once
+/* clang-format off */
 /*
  * libelastic-ckpt: checkpoints that are complete, digest-checked and readable by any safetensors
  * tool, at any world size.
  *
- *   <dir>/step-<n, 12 digits>/shard-<i>-of-<k>.safetensors, manifest.json     written under a
- * temporary name, renamed when whole <dir>/LATEST text: name of the newest committed folder; a hint
- * only
+ *   <dir>/step-<n, 12 digits>/               written under a temporary name, renamed when whole
+ *       shard-<i>-of-<k>.safetensors
+ *       manifest.json                        written last
+ *   <dir>/LATEST                             text: name of the newest committed folder; a hint only
  *
  * The library knows neither agent nor communicator: the caller gives a `struct er_ckpt_group`
  * (rank, size, how to gather small records and how to commit). Format: docs/checkpoint-format.md.
  */
+/* clang-format on */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

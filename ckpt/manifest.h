@@ -1,12 +1,13 @@
 #pragma once
+/* clang-format off */
 /*
  * manifest.json: what a checkpoint holds and where, with digests. Written last, so a folder without
  * one is not a checkpoint.
  *
  *   {"format":"elastic-ckpt","version":1,"digest":"<XXH3-128 of body>","body":{
  *      "step":.., "generation":.., "run":"..", "world_size":.., "seed":"..", "global_batch":..,
- * "samples":.., "layout":"..", "user":"..", "metric":"..",
- * "chain":[{"generation":..,"first_step":..}],
+ *      "samples":.., "layout":"..", "user":"..", "metric":"..",
+ *      "chain":[{"generation":..,"first_step":..}],
  *      "shards":[{"file":"shard-0-of-2.safetensors","bytes":..,"header":"<digest>"}],
  *      "tensors":[{"name":"..","dtype":"F32","shape":[..],
  *                  "slices":[{"offset":..,"count":..,"shard":0,"at":..,"digest":".."}]}]}}
@@ -14,6 +15,7 @@
  * The digest is over the body written with sorted keys and without blanks; numbers are integers.
  * Pure.
  */
+/* clang-format on */
 #include "base/buf.h"
 #include "base/hash.h"
 #include "ckpt/ckpt.h"

@@ -38,9 +38,11 @@ struct er_ddp_opts {
 struct er_ddp; /* opaque */
 
 /* Spans that follow one another in memory may share a bucket. Buckets are filled in reverse order
- * of `spans`. */
+ * of `spans`, which is copied (names and gradients stay the caller's); `comm` is borrowed; `opts`
+ * NULL: defaults. No communication yet. ER_E_USAGE: names or memory of spans are wrong; -ENOMEM. */
 ER_API int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct er_span *spans,
                        size_t n, const struct er_ddp_opts *opts, struct er_error *err);
+/* Not while a step is under way, unless the communicator has failed. NULL is fine. */
 ER_API void er_ddp_close(struct er_ddp *ddp);
 
 /* Gradient `span` is final for this step. Twice in a step is an error reported by er_ddp_finish(),
@@ -59,7 +61,9 @@ ER_API void er_ddp_accumulate(struct er_ddp *ddp, bool on);
  */
 ER_API int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err);
 
-/* Rank 0's values of `state` for everyone, checked by digest on every rank. */
+/* Rank 0's values of `state` for everyone, checked by digest on every rank. Collective; waits.
+ * ER_E_MISMATCH: ranks hold other tensors, nothing was sent; ER_E_CORRUPT: bytes differ after the
+ * transfer; else the communicator's failure. */
 ER_API int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, size_t n,
                              struct er_error *err);
 
@@ -67,12 +71,13 @@ ER_API int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, si
  * reducer. Part of saved state. */
 ER_API const char *er_ddp_layout(const struct er_ddp *ddp);
 
-/* Microseconds: [0] from the first bucket's departure to the last one's completion, [1] of it spent
- * waiting in er_ddp_finish(). */
 struct er_ddp_times {
-    uint64_t comm_us, exposed_us, vote_us;
+    uint64_t comm_us;    /* from the first bucket's departure to the last one's completion */
+    uint64_t exposed_us; /* of it, waiting in er_ddp_finish(): not hidden behind backward */
+    uint64_t vote_us;    /* the vote, after all buckets */
     uint64_t buckets;
 };
+/* Of the last step that er_ddp_finish() ended with all buckets reduced; all 0 before. */
 ER_API struct er_ddp_times er_ddp_last_times(const struct er_ddp *ddp);
 
 #ifdef __cplusplus
