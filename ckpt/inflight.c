@@ -10,8 +10,9 @@
 #include "base/rand.h"
 #include "ckpt/save.h"
 
-#define NICE_BY 15 /* some 3 % of a processor that the steps need whole; all of one that is free   \
-                    */
+#define NICE_BY                                                                                    \
+    15 /* some 3 % of a processor that the steps need whole; all of one that is free               \
+        */
 #define DROP_US (5 * ER_US_PER_S) /* for the system call that the writer is in */
 
 typedef unsigned long long ull;
