@@ -8,7 +8,7 @@
 #include "agent/ctlserver.h"
 #include "rendezvous/driver.h"
 
-#define ER_BARRIER_NAMES_MAX 1024 /* per generation */
+#define ER_BARRIER_NAMES_MAX ER_CTL_BARRIERS_MAX /* per generation */
 
 struct er_barriers;
 

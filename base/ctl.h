@@ -50,6 +50,8 @@
 #define ER_CTL_KEY_MAX    512
 #define ER_CTL_VALUE_MAX  (48 * 1024)
 #define ER_CTL_PACKET_MAX (64 * 1024)
+/* Names of barriers that an agent keeps for one generation; more are ER_E_LIMIT. */
+#define ER_CTL_BARRIERS_MAX 1024
 
 #define ER_CTL_TYPES(X)                                                                            \
     X(HELLO)                                                                                       \

@@ -34,7 +34,8 @@ enum {
     NUM_COUNT
 };
 
-_Static_assert(ER_KEY_MAX == ER_CTL_KEY_MAX && ER_VALUE_MAX == ER_CTL_VALUE_MAX,
+_Static_assert(ER_KEY_MAX == ER_CTL_KEY_MAX && ER_VALUE_MAX == ER_CTL_VALUE_MAX &&
+                   ER_BARRIERS_MAX == ER_CTL_BARRIERS_MAX,
                "the public limits are those of the socket");
 
 struct er_ctx {
