@@ -19,6 +19,7 @@
 #define ER_LANES 16
 typedef float er_lanes
     __attribute__((vector_size(ER_LANES * sizeof(float)), aligned(4), may_alias));
+typedef int32_t er_lane_bits __attribute__((vector_size(ER_LANES * sizeof(int32_t))));
 
 /* The old content of a gradient, which beta = 0 says not to read. */
 ER_IN_LOOP float er_old(float beta, float old)
@@ -117,18 +118,20 @@ ER_IN_LOOP float er_sum_squares(const float *x, size_t n, float c)
 /* Largest of n >= 1; a NaN may be passed over. */
 ER_IN_LOOP float er_largest(const float *x, size_t n)
 {
-    float m[ER_LANES], max = x[0];
+    er_lanes m = x[0] - (er_lanes){0};
+    float lane[ER_LANES], max = x[0];
     size_t i = 0;
 
-    for (size_t l = 0; l < ER_LANES; l++)
-        m[l] = x[0];
     for (; i + ER_LANES <= n; i += ER_LANES) {
-        for (size_t l = 0; l < ER_LANES; l++)
-            m[l] = x[i + l] > m[l] ? x[i + l] : m[l];
+        er_lanes v = *(const er_lanes *)(x + i);
+        er_lane_bits take = v > m;
+
+        m = (er_lanes)((take & (er_lane_bits)v) | (~take & (er_lane_bits)m));
     }
     for (; i < n; i++)
         max = x[i] > max ? x[i] : max;
+    memcpy(lane, &m, sizeof(lane));
     for (size_t l = 0; l < ER_LANES; l++)
-        max = m[l] > max ? m[l] : max;
+        max = lane[l] > max ? lane[l] : max;
     return max;
 }

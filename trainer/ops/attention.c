@@ -5,7 +5,8 @@
  *   p = softmax; dv = p^T dout, dp = dout v^T, ds = p (dp - sum of dout * out), dq = ds k /
  * sqrt(D), dk = ds^T q / sqrt(D) Never (T, T): ROWS queries at a time against the keys before them.
  * Backward makes the probabilities again from the saved logarithms of the row sums. saved: those
- * (B, H, T), then two blocks (ROWS, T) of scratch. Source: T. Dao et al., "FlashAttention", NeurIPS
+ * (B, H, T), then two blocks (ROWS, T) of scratch, rows padded
+ * to whole vectors. Source: T. Dao et al., "FlashAttention", NeurIPS
  * 2022, section 3 (the recomputation; keys are not divided up).
  */
 #include <math.h>
@@ -22,10 +23,17 @@ struct attr {
 /* One head of one sample, and one block of its queries. */
 struct head {
     size_t t, width, d; /* T, C, D */
+    size_t stride;      /* of a row of scores */
     size_t first, rows; /* queries [first, first + rows), keys [0, first + rows) */
     float root;         /* 1 / sqrt(D) */
     float *q, *k, *v;   /* (T, D) at a stride of 3 C: values or gradients */
 };
+
+/* Elements of a row of scores, so that loops over it end with a whole vector. */
+static size_t whole(size_t n)
+{
+    return (n + ER_LANES - 1) & ~(size_t)(ER_LANES - 1);
+}
 
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
@@ -38,7 +46,7 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
         return er_op_misfit(node, "(B, T, 3 C), C a multiple of the heads", err);
     *ret_out = *x;
     ret_out->dim[2] = x->dim[2] / 3;
-    *ret_saved = x->dim[0] * attr->heads * x->dim[1] + 2 * ROWS * x->dim[1];
+    *ret_saved = x->dim[0] * attr->heads * x->dim[1] + 2 * ROWS * whole(x->dim[1]);
     return 0;
 }
 
@@ -49,6 +57,7 @@ static struct head head_of(const struct er_node *node, float *qkv, size_t sample
     float *q = qkv + sample * t * 3 * width + h * d;
 
     return (struct head){.t = t,
+                         .stride = whole(t),
                          .width = width,
                          .d = d,
                          .root = (float)(1.0 / sqrt((double)d)),
@@ -81,26 +90,31 @@ static void scores(const struct head *head, const float *a, size_t lda, const fl
                                   .ldb = 3 * head->width,
                                   .transpose_b = true,
                                   .c = s,
-                                  .ldc = head->t});
+                                  .ldc = head->stride});
 }
 
 /* s becomes the softmax of root * s, row by row, 0 behind the query's position; sums[i] = log of a
  * row's sum of exponentials. */
 ER_EACH_WIDTH static void softmax_rows(const struct head *head, float *s_all, float *sums)
 {
-    for (size_t i = 0; i < head->rows; i++) {
-        float *restrict s = s_all + i * head->t;
-        size_t n = head->first + i + 1;
-        float max = er_largest(s, n) * head->root, sum, inverse;
+    const float root = head->root;
 
-        for (size_t j = 0; j < n; j++)
-            s[j] = er_exp(s[j] * head->root - max);
-        sum = er_sum(s, n);
-        inverse = 1.0f / sum;
-        for (size_t j = 0; j < n; j++)
-            s[j] *= inverse;
-        for (size_t j = n; j < keys(head); j++)
+    for (size_t i = 0; i < head->rows; i++) {
+        float *restrict s = s_all + i * head->stride;
+        size_t n = head->first + i + 1, n_whole = whole(n);
+        float max, sum, inverse;
+
+        for (size_t j = n; j < n_whole; j++)
+            s[j] = s[0];
+        max = er_largest(s, n_whole) * root;
+        for (size_t j = 0; j < n_whole; j++)
+            s[j] = er_exp(s[j] * root - max);
+        for (size_t j = n; j < whole(keys(head)); j++)
             s[j] = 0.0f;
+        sum = er_sum(s, n_whole);
+        inverse = 1.0f / sum;
+        for (size_t j = 0; j < n_whole; j++)
+            s[j] *= inverse;
         sums[head->first + i] = max + (float)log((double)sum);
     }
 }
@@ -117,7 +131,7 @@ static void forward_head(const struct er_node *node, size_t sample, size_t h, fl
                                       .n = head.d,
                                       .k = keys(&head),
                                       .a = s,
-                                      .lda = head.t,
+                                      .lda = head.stride,
                                       .b = head.v,
                                       .ldb = 3 * head.width,
                                       .c = out + head.first * head.width,
@@ -139,17 +153,21 @@ static void forward(const struct er_node *node)
 ER_EACH_WIDTH static void backward_rows(const struct head *head, float *p_all, float *ds_all,
                                         const float *sums, const float *out, const float *dout)
 {
+    const float root = head->root;
+
     for (size_t i = 0; i < head->rows; i++) {
-        float *restrict p = p_all + i * head->t, *restrict ds = ds_all + i * head->t;
-        size_t row = head->first + i, n = row + 1;
+        float *restrict p = p_all + i * head->stride, *restrict ds = ds_all + i * head->stride;
+        size_t row = head->first + i, n = row + 1, n_whole = whole(n);
         float log_sum = sums[row];
         float mean = er_dot(out + row * head->width, dout + row * head->width, head->d);
 
-        for (size_t j = 0; j < n; j++) {
-            p[j] = er_exp(p[j] * head->root - log_sum);
-            ds[j] = p[j] * (ds[j] - mean) * head->root;
+        for (size_t j = n; j < n_whole; j++)
+            p[j] = ds[j] = 0.0f;
+        for (size_t j = 0; j < n_whole; j++) {
+            p[j] = er_exp(p[j] * root - log_sum);
+            ds[j] = p[j] * (ds[j] - mean) * root;
         }
-        for (size_t j = n; j < keys(head); j++)
+        for (size_t j = n; j < whole(keys(head)); j++)
             p[j] = ds[j] = 0.0f;
     }
 }
@@ -162,7 +180,7 @@ static void add_to_keys(const struct head *head, const float *s, const float *a,
                                   .n = head->d,
                                   .k = head->rows,
                                   .a = s,
-                                  .lda = head->t,
+                                  .lda = head->stride,
                                   .transpose_a = true,
                                   .b = a + head->first * lda,
                                   .ldb = lda,
@@ -178,7 +196,7 @@ static void backward_head(const struct er_node *node, size_t sample, size_t h, c
     struct head grad = head_of(node, node->in[0]->grad, sample, h);
     size_t at = sample * head.t * head.width + h * head.d, stride = 3 * head.width;
     const float *out = node->out->value + at, *dout = node->out->grad + at;
-    float *p = scratch, *ds = scratch + ROWS * head.t;
+    float *p = scratch, *ds = scratch + ROWS * head.stride;
 
     while (next_block(&head)) {
         scores(&head, head.q, stride, head.k, p);
@@ -190,7 +208,7 @@ static void backward_head(const struct er_node *node, size_t sample, size_t h, c
                                       .n = head.d,
                                       .k = keys(&head),
                                       .a = ds,
-                                      .lda = head.t,
+                                      .lda = head.stride,
                                       .b = head.k,
                                       .ldb = stride,
                                       .c = grad.q + head.first * stride,
