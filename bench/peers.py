@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 # Peer -> what pip installs for it. `torch` brings torchrun; its CPU code is what is measured here.
-PACKAGES = {"torchrun": ["torch", "numpy"], "ckpt": ["torch", "numpy", "safetensors"]}
+PACKAGES = {"torchrun": ["torch", "numpy"], "train": ["torch", "numpy"], "ckpt": ["torch", "numpy", "safetensors"]}
 
 
 def prepare(build, wanted):

@@ -1,0 +1,258 @@
+/*
+ * Training throughput: an MLP (784-1024-1024-10, 256 rows a rank) and a GPT (4 layers, 256
+ * channels, 8 heads, 256 bytes, 4 rows a rank), AdamW, float32, one thread a rank, on 1 and 2 ranks
+ * of this host. With PEERS=1 beside PyTorch (DDP over Gloo for 2 ranks) with the same shapes, round
+ * by round in turn: peers_train.py stays alive between its rounds and does nothing then.
+ */
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench/lib/bench.h"
+#include "bench/lib/mlp.h"
+#include "examples/gpt_model.h"
+#include "tests/lib/ranks.h"
+#include "trainer/sampler.h"
+
+enum { RANKS_MAX = 2, MLP_ROWS = 256, GPT_ROWS = 4, GPT_LENGTH = 256, WARM = 3 };
+
+static const size_t mlp_widths[MLP_LAYERS + 1] = {784, 1024, 1024, 10};
+static const struct gpt_shape gpt_shape = {
+    .vocab = 256, .context = GPT_LENGTH, .layers = 4, .heads = 8, .width = 256};
+
+/* What runs: on `ranks` ranks, `steps` a round, each of `units` samples or tokens a rank. */
+struct member {
+    const char *model, *figure;
+    int ranks;
+    size_t steps, units;
+    int (*rank_main)(struct er_ctx *ctx, void *user);
+};
+
+/* Shared with the ranks. */
+struct round {
+    size_t steps;
+    double ms; /* of all steps, on rank 0 */
+};
+
+static void must(int rc, const struct er_error *err)
+{
+    if (rc != 0)
+        bench_fail("%s", err->text);
+}
+
+/* ---- ours ---- */
+
+struct gpt_job {
+    struct gpt gpt;
+    struct er_optim optim;
+    struct er_ddp *ddp;
+    int32_t tokens[GPT_ROWS * GPT_LENGTH], labels[GPT_ROWS * GPT_LENGTH];
+    uint64_t step;
+};
+
+static void on_gradient(void *user, size_t param)
+{
+    struct gpt_job *job = user;
+
+    er_ddp_ready(job->ddp, param);
+}
+
+static void gpt_step(struct gpt_job *job)
+{
+    const struct gpt_batch batch = {
+        .rows = GPT_ROWS, .length = GPT_LENGTH, .tokens = job->tokens, .labels = job->labels};
+    struct er_vote vote = {.step = ++job->step, .weight = GPT_ROWS * GPT_LENGTH};
+    struct er_error err = ER_ERROR_INIT;
+    struct er_tensor *logits, *loss;
+
+    must(er_tape_begin(job->gpt.tape, &err), &err);
+    must(gpt_forward(&job->gpt, &batch, &logits, &loss, &vote.loss, &err), &err);
+    must(er_tape_backward(job->gpt.tape, loss, &err), &err);
+    must(er_ddp_finish(job->ddp, &vote, &err), &err);
+    gpt_apply(&job->gpt, &job->optim, job->step, 1e-4, 1.0 / vote.weight);
+}
+
+static void open_comm(struct er_comm **ret, struct er_ctx *ctx)
+{
+    struct er_error err = ER_ERROR_INIT;
+
+    must(er_comm_open(ret, ctx, NULL, &err), &err);
+    must(er_comm_wait_ready(*ret, &err), &err);
+}
+
+static int gpt_main(struct er_ctx *ctx, void *user)
+{
+    static struct gpt_job job;
+    struct round *round = user;
+    uint64_t rank = (uint64_t)er_world(ctx)->rank;
+    struct er_error err = ER_ERROR_INIT;
+    struct er_comm *comm;
+    double began = 0;
+
+    job.optim = er_optim_adamw();
+    must(gpt_open(&job.gpt, &gpt_shape, &job.optim, 1, &err), &err);
+    for (size_t i = 0; i < GPT_ROWS * GPT_LENGTH; i++) {
+        job.tokens[i] = (int32_t)(er_rng(3, rank, 0, i) % gpt_shape.vocab);
+        job.labels[i] = (int32_t)(er_rng(3, rank, 0, i + 1) % gpt_shape.vocab);
+    }
+    er_tape_hook(job.gpt.tape, on_gradient, &job);
+    open_comm(&comm, ctx);
+    must(er_ddp_open(&job.ddp, comm, job.gpt.spans, job.gpt.flat.params_n, NULL, &err), &err);
+    for (size_t i = 0; i < WARM + round->steps; i++) {
+        if (i == WARM) {
+            must(er_comm_barrier(comm, &err), &err);
+            began = bench_now_ms();
+        }
+        gpt_step(&job);
+    }
+    if (rank == 0)
+        round->ms = bench_now_ms() - began;
+    er_ddp_close(job.ddp);
+    er_comm_abort(comm);
+    gpt_close(&job.gpt);
+    return 0;
+}
+
+static int mlp_main(struct er_ctx *ctx, void *user)
+{
+    static struct mlp mlp;
+    struct round *round = user;
+    int rank = er_world(ctx)->rank;
+    struct er_error err = ER_ERROR_INIT;
+    struct er_comm *comm;
+    struct er_ddp *ddp;
+    double began = 0;
+
+    mlp_open(&mlp, mlp_widths, MLP_ROWS, (uint64_t)rank);
+    open_comm(&comm, ctx);
+    must(er_ddp_open(&ddp, comm, mlp.spans, MLP_PARAMS, NULL, &err), &err);
+    for (size_t i = 0; i < WARM + round->steps; i++) {
+        if (i == WARM) {
+            must(er_comm_barrier(comm, &err), &err);
+            began = bench_now_ms();
+        }
+        mlp_step_ms(&mlp, ddp);
+    }
+    if (rank == 0)
+        round->ms = bench_now_ms() - began;
+    er_ddp_close(ddp);
+    er_comm_abort(comm);
+    mlp_close(&mlp);
+    return 0;
+}
+
+/* Units a second over all ranks. */
+static double rate(const struct member *m, double ms)
+{
+    return (double)(m->units * m->steps * (size_t)m->ranks) / ms * 1e3;
+}
+
+static double our_rate(const struct member *m, struct round *round)
+{
+    int status[RANKS_MAX];
+
+    round->steps = m->steps;
+    er_ranks_run(m->ranks, m->rank_main, round, status);
+    for (int rank = 0; rank < m->ranks; rank++) {
+        if (status[rank] != 0)
+            bench_fail("%s: rank %d ended with %d", m->figure, rank, status[rank]);
+    }
+    return rate(m, round->ms);
+}
+
+/* ---- the peer ---- */
+
+struct peer {
+    pid_t pid;
+    FILE *to, *from;
+};
+
+static void start_peer(struct peer *peer, const struct member *m)
+{
+    extern char **environ;
+    posix_spawn_file_actions_t actions;
+    char python[4096], ranks[8];
+    int to[2], from[2];
+    char *argv[] = {python, (char *)(uintptr_t)(ER_BENCH_SOURCE "/peers_train.py"),
+                    (char *)(uintptr_t)m->model, ranks, NULL};
+
+    snprintf(python, sizeof(python), "%s/bin/python", bench_peers());
+    snprintf(ranks, sizeof(ranks), "%d", m->ranks);
+    if (pipe2(to, O_CLOEXEC) < 0 || pipe2(from, O_CLOEXEC) < 0)
+        bench_fail("pipe: %m");
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, to[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, from[1], 1);
+    if (posix_spawn(&peer->pid, python, &actions, NULL, argv, environ) != 0)
+        bench_fail("cannot start '%s'", python);
+    posix_spawn_file_actions_destroy(&actions);
+    close(to[0]);
+    close(from[1]);
+    peer->to = fdopen(to[1], "w");
+    peer->from = fdopen(from[0], "r");
+    if (!peer->to || !peer->from)
+        bench_fail("peer: out of memory");
+}
+
+static double peer_rate(struct peer *peer, const struct member *m)
+{
+    double ms = 0;
+
+    fprintf(peer->to, "%zu\n", m->steps);
+    fflush(peer->to);
+    if (fscanf(peer->from, "%lf", &ms) != 1 || ms <= 0)
+        bench_fail("peer of %s: no answer", m->figure);
+    return rate(m, ms);
+}
+
+static void stop_peer(struct peer *peer)
+{
+    int status;
+
+    fclose(peer->to); /* end of file: it ends */
+    fclose(peer->from);
+    waitpid(peer->pid, &status, 0);
+}
+
+/* ---- both in turn ---- */
+
+static void measure(const struct member *m, struct round *round)
+{
+    static struct bench_series ours, theirs;
+    size_t runs = bench_runs(9, 3);
+    struct peer peer = {0};
+
+    ours.n = theirs.n = 0;
+    if (bench_peers()) {
+        start_peer(&peer, m);
+        peer_rate(&peer, m); /* warm */
+    }
+    for (size_t i = 0; i < runs; i++) {
+        bench_add(&ours, our_rate(m, round));
+        if (bench_peers())
+            bench_add(&theirs, peer_rate(&peer, m));
+    }
+    if (bench_peers()) {
+        stop_peer(&peer);
+        bench_emit_peer(m->figure, &ours, "torch", &theirs);
+    } else {
+        bench_emit(m->figure, &ours);
+    }
+}
+
+int main(void)
+{
+    static const struct member members[] = {
+        {"mlp", "mlp_w1_samples_per_s", 1, 20, MLP_ROWS, mlp_main},
+        {"mlp", "mlp_w2_samples_per_s", 2, 20, MLP_ROWS, mlp_main},
+        {"gpt", "gpt_w1_tokens_per_s", 1, 4, GPT_ROWS * GPT_LENGTH, gpt_main},
+        {"gpt", "gpt_w2_tokens_per_s", 2, 4, GPT_ROWS * GPT_LENGTH, gpt_main},
+    };
+    struct round *round = er_ranks_shared(sizeof(*round));
+
+    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++)
+        measure(&members[i], round);
+    return 0;
+}
