@@ -50,7 +50,7 @@ Test(report, failure_says_what_when_why_and_what_next)
                           .restart_max = 3,
                           .tail = "Traceback\n  line 1\nValueError: no",
                           .tail_is_traceback = true,
-                          .log_dir = "/logs/gen-4/rank-9",
+                          .logs = "/logs/gen-4/rank-9",
                           .others_ok = 1,
                           .others_failed = 2,
                           .others_stopped = 4};
