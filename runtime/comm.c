@@ -17,9 +17,6 @@
 
 enum { CONNECT_SLICE_US = 50000 };
 
-static const char *const transport_names[] = {
-    [ER_TRANSPORT_AUTO] = "auto", [ER_TRANSPORT_SHM] = "shm", [ER_TRANSPORT_TCP] = "tcp"};
-
 struct er_op *er_comm_at(struct er_comm *comm, uint64_t number)
 {
     return &comm->ring[(number - 1) % ER_COMM_OPS_MAX];
@@ -71,7 +68,7 @@ int er_comm_check(const struct er_comm *comm, struct er_error *err)
     return failed ? er_error_set(err, failed, "%s", comm->failure.text) : 0;
 }
 
-static int resolve_transport(const struct er_comm_opts *opts, bool one_host,
+static int resolve_transport(const struct er_comm_opts *opts, bool one_host, const char *host,
                              enum er_comm_transport *ret, struct er_error *err)
 {
     const char *wanted = getenv("ELASTIC_COMM_TRANSPORT");
@@ -79,7 +76,8 @@ static int resolve_transport(const struct er_comm_opts *opts, bool one_host,
     *ret = opts->transport;
     if (*ret != ER_TRANSPORT_AUTO)
         return 0;
-    *ret = one_host ? ER_TRANSPORT_SHM : ER_TRANSPORT_TCP;
+    if (one_host && !*host)
+        *ret = ER_TRANSPORT_SHM;
     if (!wanted || !*wanted || strcmp(wanted, "auto") == 0)
         return 0;
     if (strcmp(wanted, "shm") != 0 && strcmp(wanted, "tcp") != 0)
@@ -89,11 +87,23 @@ static int resolve_transport(const struct er_comm_opts *opts, bool one_host,
     return 0;
 }
 
+/* An option, or what the environment says in its place. */
+static int take_text(char ret[ER_COMM_ADDRESS_MAX], const char *option, const char *variable,
+                     const char *what, struct er_error *err)
+{
+    const char *text = option || !variable ? option : getenv(variable);
+
+    if (text && strlen(text) >= ER_COMM_ADDRESS_MAX)
+        return er_error_set(err, ER_E_USAGE, "communicator %s '%s': too long", what, text);
+    snprintf(ret, ER_COMM_ADDRESS_MAX, "%s", text ? text : "");
+    return 0;
+}
+
 static int configure(struct er_comm *comm, const struct er_comm_opts *opts, struct er_error *err)
 {
     const struct er_world *world = er_world(comm->ctx);
     const char *name = opts->name ? opts->name : "world";
-    const char *address = opts->address ? opts->address : "";
+    int rc;
 
     if (world->size < 1 || world->size > ER_COMM_RANKS_MAX)
         return er_error_set(err, ER_E_LIMIT, "communicator of %d ranks; 1 to %d can be served",
@@ -101,12 +111,17 @@ static int configure(struct er_comm *comm, const struct er_comm_opts *opts, stru
     if (!*name || strlen(name) >= sizeof(comm->name))
         return er_error_set(err, ER_E_USAGE, "communicator name '%s': 1 to %d bytes expected", name,
                             ER_COMM_NAME_MAX - 1);
-    if (strlen(address) >= sizeof(comm->address))
-        return er_error_set(err, ER_E_USAGE, "communicator address '%s': too long", address);
     if (opts->backend == ER_COMM_SELF && world->size > 1)
         return er_error_set(err, ER_E_USAGE, "backend self in a world of %d ranks", world->size);
     snprintf(comm->name, sizeof(comm->name), "%s", name);
-    snprintf(comm->address, sizeof(comm->address), "%s", address);
+    rc = take_text(comm->address, opts->address, NULL, "address", err);
+    if (!rc)
+        rc = take_text(comm->interfaces, opts->interfaces, "ELASTIC_COMM_INTERFACE", "interfaces",
+                       err);
+    if (!rc)
+        rc = take_text(comm->host, opts->host, "ELASTIC_COMM_HOST", "host", err);
+    if (rc < 0)
+        return rc;
     comm->rank = world->rank;
     comm->size = world->size;
     comm->generation = world->generation;
@@ -115,16 +130,7 @@ static int configure(struct er_comm *comm, const struct er_comm_opts *opts, stru
     comm->open_timeout_us = opts->open_timeout_us ? opts->open_timeout_us : ER_COMM_OPEN_DEFAULT_US;
     comm->op_timeout_us = opts->op_timeout_us ? opts->op_timeout_us : ER_COMM_OP_DEFAULT_US;
     comm->pace_bytes_per_s = opts->pace_bytes_per_s;
-    return resolve_transport(opts, comm->one_host, &comm->transport, err);
-}
-
-static void describe(struct er_comm *comm, bool self)
-{
-    if (self)
-        snprintf(comm->describe, sizeof(comm->describe), "self");
-    else
-        snprintf(comm->describe, sizeof(comm->describe), "host/%s %d ranks",
-                 transport_names[comm->transport], comm->size);
+    return resolve_transport(opts, comm->one_host, comm->host, &comm->transport, err);
 }
 
 static int allocate(struct er_comm *comm, struct er_error *err)
@@ -160,7 +166,8 @@ int er_comm_open(struct er_comm **ret, struct er_ctx *ctx, const struct er_comm_
     if (rc < 0)
         return rc;
     self = comm->size == 1 && (!opts || opts->backend != ER_COMM_HOST);
-    describe(comm, self);
+    snprintf(comm->describe, sizeof(comm->describe), "%s %d ranks", self ? "self" : "host",
+             comm->size);
     comm->ops = self ? &er_comm_self_ops : &er_comm_host_ops;
     rc = comm->ops->open(comm, err);
     if (rc < 0)

@@ -1,7 +1,7 @@
 #pragma once
 /*
  * er_comm: a communicator over the ranks of one generation that is never stuck. Backends: `self`
- * (world of one) and `host` (shared memory when all ranks share a host, TCP otherwise).
+ * (world of one) and `host` (shared memory within a host, TCP between hosts).
  *
  * - The thread that opened a communicator owns it; only er_comm_abort() of that thread ends it.
  * - Operations are asynchronous and run in the order in which they were started, beside the caller,
@@ -41,8 +41,12 @@ struct er_comm_opts {
     uint64_t pace_bytes_per_s; /* TCP: SO_MAX_PACING_RATE; 0: none */
     const char
         *name; /* several communicators in one generation need different names; NULL: "world" */
-    const char *address; /* TCP: numeric address of this host that peers connect to; NULL: all of
-                            its addresses are tried, loopback alone when all ranks are local */
+    const char *address;    /* TCP: numeric address of this host that peers connect to; NULL: all of
+                               its addresses are tried, loopback alone when all ranks are local */
+    const char *interfaces; /* TCP: names of network interfaces, comma-separated, whose addresses
+                               peers connect to; NULL: ELASTIC_COMM_INTERFACE, else all */
+    const char *host; /* what ranks of one host have in common; NULL: ELASTIC_COMM_HOST, else the
+                         boot and the network namespace */
 };
 
 /* Begins to connect and returns at once; poll er_comm_status() or er_comm_wait_ready(). `opts` may

@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "runtime/host_hosts.h"
 #include "runtime/host_internal.h"
 #include "runtime/host_shm.h"
 #include "runtime/host_tcp.h"
@@ -241,6 +242,17 @@ static int start_thread(struct host *h, struct er_error *err)
 
 /* ---- the backend ---- */
 
+static uint64_t host_of(const struct er_comm *comm)
+{
+    return *comm->host ? er_host_id_of(comm->host) : er_host_id();
+}
+
+static int make_segment(const struct er_mesh *mesh)
+{
+    return er_mesh_transport(mesh) == ER_TRANSPORT_SHM ? er_shm_create(er_mesh_size(mesh))
+                                                       : er_hosts_create(mesh);
+}
+
 static int open_host(struct er_comm *comm, struct er_error *err)
 {
     struct host *h = calloc(1, sizeof(*h));
@@ -249,11 +261,13 @@ static int open_host(struct er_comm *comm, struct er_error *err)
                                     .size = comm->size,
                                     .generation = comm->generation,
                                     .name = comm->name,
-                                    .address = comm->address,
-                                    .transport = comm->transport,
-                                    .local = comm->one_host,
+                                    .listen = {.transport = comm->transport,
+                                               .host = host_of(comm),
+                                               .address = comm->address,
+                                               .interfaces = comm->interfaces,
+                                               .local = comm->one_host},
                                     .pace_bytes_per_s = comm->pace_bytes_per_s,
-                                    .segment_fd = -1};
+                                    .make_segment = make_segment};
 
     if (!h)
         return er_error_set(err, -ENOMEM, "out of memory");
@@ -264,13 +278,6 @@ static int open_host(struct er_comm *comm, struct er_error *err)
     if (!h->sent || !h->received)
         return er_error_set(err, -ENOMEM, "out of memory");
     h->deadline_us = er_deadline_in(er_now_us(), comm->open_timeout_us);
-    h->ops = comm->transport == ER_TRANSPORT_SHM ? &er_host_shm_ops : &er_host_tcp_ops;
-    if (comm->transport == ER_TRANSPORT_SHM && comm->rank == 0) {
-        config.segment_fd = er_shm_create(comm->size);
-        if (config.segment_fd < 0)
-            return er_error_set(err, config.segment_fd, "shared segment: %s",
-                                er_error_name(config.segment_fd));
-    }
     return er_mesh_open(&h->mesh, &config, err);
 }
 
@@ -283,10 +290,23 @@ static int count_cpus(void)
 
 static int become_ready(struct host *h, struct er_error *err)
 {
-    int rc = h->ops->open(&h->transport, h->comm, h->mesh, err);
+    struct er_comm *comm = h->comm;
+    enum er_comm_transport transport = er_mesh_transport(h->mesh);
+    bool chain = transport != ER_TRANSPORT_SHM && er_hosts_useful(h->mesh);
+    int rc;
 
+    h->ops = transport == ER_TRANSPORT_SHM ? &er_host_shm_ops
+             : chain                       ? &er_host_hosts_ops
+                                           : &er_host_tcp_ops;
+    rc = h->ops->open(&h->transport, comm, h->mesh, err);
     if (rc < 0)
         return rc;
+    if (chain && transport == ER_TRANSPORT_AUTO)
+        snprintf(comm->describe, sizeof(comm->describe), "host/shm+tcp %d ranks on %d hosts",
+                 comm->size, er_hosts_count(h->mesh));
+    else
+        snprintf(comm->describe, sizeof(comm->describe), "host/%s %d ranks",
+                 transport == ER_TRANSPORT_SHM ? "shm" : "tcp", comm->size);
     h->spin = er_world(h->comm->ctx)->local_size <= count_cpus();
     return start_thread(h, err);
 }

@@ -71,10 +71,12 @@ struct er_comm {
     bool one_host; /* all ranks of the generation are on this host */
     bool ready;    /* owner only */
     uint64_t generation;
-    enum er_comm_transport transport; /* resolved: shm or tcp */
+    enum er_comm_transport transport; /* as asked for; AUTO: as the hosts turn out */
     uint64_t open_timeout_us, op_timeout_us, pace_bytes_per_s;
     char name[ER_COMM_NAME_MAX];
-    char address[ER_COMM_ADDRESS_MAX]; /* "" : automatic */
+    char address[ER_COMM_ADDRESS_MAX];    /* "" : automatic */
+    char interfaces[ER_COMM_ADDRESS_MAX]; /* likewise */
+    char host[ER_COMM_ADDRESS_MAX];       /* likewise */
     char describe[ER_COMM_DESCRIBE_MAX];
     /* the owner's */
     bool grouping;

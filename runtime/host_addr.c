@@ -19,6 +19,8 @@
 #include "base/parse.h"
 #include "base/rand.h"
 
+#define UNIX_PREFIX "elastic-run-" /* what tells an abstract name from a numeric address */
+
 enum { BACKLOG = SOMAXCONN, KEEPALIVE_IDLE_S = 10, KEEPALIVE_EVERY_S = 5, KEEPALIVE_COUNT = 3 };
 
 union address {
@@ -28,20 +30,26 @@ union address {
     struct sockaddr_un un;
 };
 
+uint64_t er_host_id_of(const char *name)
+{
+    uint64_t id = 0;
+
+    for (const char *p = name; *p; p++)
+        id = er_rand_mix(id ^ (unsigned char)*p);
+    return id;
+}
+
 uint64_t er_host_id(void)
 {
     char boot[64] = {0};
     struct stat ns = {0};
-    uint64_t id = 0;
     ER_CLEANUP(er_cleanup_fd)
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
 
     if (fd >= 0 && read(fd, boot, sizeof(boot) - 1) < 0)
         boot[0] = '\0';
     stat("/proc/self/ns/net", &ns);
-    for (const char *p = boot; *p; p++)
-        id = er_rand_mix(id ^ (unsigned char)*p);
-    return er_rand_mix(id ^ (uint64_t)ns.st_ino);
+    return er_rand_mix(er_host_id_of(boot) ^ (uint64_t)ns.st_ino);
 }
 
 static void to_hex(const uint8_t *bytes, size_t n, char *ret)
@@ -113,13 +121,14 @@ static void add_address(struct er_host_record *rec, const char *text)
         snprintf(rec->addr[rec->addr_n++], ER_HOST_ADDR_TEXT, "%s", text);
 }
 
-/* Link-local IPv6 addresses need a scope that only this host knows; loopback helps nobody else. */
-static bool useful(const struct ifaddrs *i, char ret_text[ER_HOST_ADDR_TEXT])
+/* Link-local IPv6 addresses need a scope that only this host knows; loopback helps nobody else, but
+ * may be asked for by name. */
+static bool useful(const struct ifaddrs *i, bool named, char ret_text[ER_HOST_ADDR_TEXT])
 {
     const union address *a = (const void *)i->ifa_addr;
     const void *raw;
 
-    if (!a || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK))
+    if (!a || !(i->ifa_flags & IFF_UP) || (!named && (i->ifa_flags & IFF_LOOPBACK)))
         return false;
     if (a->any.sa_family == AF_INET)
         raw = &a->in4.sin_addr;
@@ -130,37 +139,61 @@ static bool useful(const struct ifaddrs *i, char ret_text[ER_HOST_ADDR_TEXT])
     return inet_ntop(a->any.sa_family, raw, ret_text, ER_HOST_ADDR_TEXT) != NULL;
 }
 
-/* Loopback first: a peer tries it only when it is on this host. */
-static void add_interfaces(struct er_host_record *rec)
+/* All interfaces' addresses, or those of the `n` bytes of one name. */
+static void add_interfaces(struct er_host_record *rec, const char *name, size_t n)
 {
     struct ifaddrs *all = NULL;
     char text[ER_HOST_ADDR_TEXT];
 
-    add_address(rec, "127.0.0.1");
     if (getifaddrs(&all) < 0)
         return;
     for (const struct ifaddrs *i = all; i; i = i->ifa_next)
-        if (useful(i, text))
+        if ((!name || (strlen(i->ifa_name) == n && memcmp(i->ifa_name, name, n) == 0)) &&
+            useful(i, name != NULL, text))
             add_address(rec, text);
     freeifaddrs(all);
 }
 
-static int listen_tcp(struct er_host_record *rec, const char *address, bool local)
+static int add_named(struct er_host_record *rec, const char *names)
 {
-    int fd;
+    int before = rec->addr_n;
 
-    if (*address) {
-        add_address(rec, address);
-        return listen_on_text(address);
+    while (*names) {
+        size_t n = strcspn(names, ",");
+
+        add_interfaces(rec, names, n);
+        names += n + (names[n] == ',');
     }
-    if (local) {
+    return rec->addr_n > before ? 0 : -ENODEV;
+}
+
+static int listen_everywhere(void)
+{
+    int fd = listen_on_text("::");
+
+    return fd >= 0 ? fd : listen_on_text("0.0.0.0");
+}
+
+static int listen_tcp(struct er_host_record *rec, const struct er_host_listen *how)
+{
+    int fd, rc;
+
+    if (*how->address) {
+        add_address(rec, how->address);
+        return listen_on_text(how->address);
+    }
+    if (*how->interfaces) {
+        rc = add_named(rec, how->interfaces);
+        return rc < 0 ? rc : listen_everywhere();
+    }
+    if (how->local) {
         fd = listen_on_text("127.0.0.1");
         add_address(rec, fd >= 0 ? "127.0.0.1" : "::1");
         return fd >= 0 ? fd : listen_on_text("::1");
     }
-    add_interfaces(rec);
-    fd = listen_on_text("::");
-    return fd >= 0 ? fd : listen_on_text("0.0.0.0");
+    add_address(rec, "127.0.0.1"); /* a peer tries it only when it is on this host */
+    add_interfaces(rec, NULL, 0);
+    return listen_everywhere();
 }
 
 static int listen_unix(struct er_host_record *rec)
@@ -168,7 +201,7 @@ static int listen_unix(struct er_host_record *rec)
     union address address;
     socklen_t n;
     uint8_t random[12];
-    char name[ER_HOST_ADDR_TEXT] = "elastic-run-";
+    char name[ER_HOST_ADDR_TEXT] = UNIX_PREFIX;
     int rc;
 
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
@@ -179,26 +212,57 @@ static int listen_unix(struct er_host_record *rec)
     return rc < 0 ? rc : listen_on(&address, n);
 }
 
-int er_host_listen(struct er_host_record *rec, enum er_comm_transport transport,
-                   const char *address, bool local, int *ret_fd, struct er_error *err)
+static bool is_unix(const char *addr)
+{
+    return strncmp(addr, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
+}
+
+bool er_host_reaches(const struct er_host_record *rec, int i, uint64_t my_host)
+{
+    const char *addr = rec->addr[i];
+    bool near = is_unix(addr) || strcmp(addr, "127.0.0.1") == 0 || strcmp(addr, "::1") == 0;
+
+    return rec->host == my_host || !near;
+}
+
+int er_host_listen(struct er_host_record *rec, const struct er_host_listen *how, int ret_fd[2],
+                   struct er_error *err)
 {
     union address bound = {0};
     socklen_t n = sizeof(bound);
-    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    ER_CLEANUP(er_cleanup_fd) int unix_fd = -1;
+    ER_CLEANUP(er_cleanup_fd) int tcp_fd = -1;
 
-    *rec = (struct er_host_record){.transport = transport, .host = er_host_id()};
+    *rec = (struct er_host_record){.transport = how->transport, .host = how->host};
     if (getrandom(rec->secret, sizeof(rec->secret), 0) != (ssize_t)sizeof(rec->secret))
         return er_error_errno(err, "random secret");
-    fd = transport == ER_TRANSPORT_SHM ? listen_unix(rec) : listen_tcp(rec, address, local);
-    if (fd < 0)
-        return er_error_set(err, fd, "listen%s%s: %s", *address ? " on " : "", address,
-                            er_error_name(fd));
-    if (getsockname(fd, &bound.any, &n) < 0)
-        return er_error_errno(err, "own address");
-    if (bound.any.sa_family != AF_UNIX)
+    if (how->transport != ER_TRANSPORT_TCP) {
+        unix_fd = listen_unix(rec);
+        if (unix_fd < 0)
+            return er_error_set(err, unix_fd, "listen: %s", er_error_name(unix_fd));
+    }
+    if (how->transport != ER_TRANSPORT_SHM) {
+        const char *where = *how->address ? how->address : how->interfaces;
+
+        tcp_fd = listen_tcp(rec, how);
+        if (tcp_fd < 0)
+            return er_error_set(err, tcp_fd, "listen%s%s: %s", *where ? " on " : "", where,
+                                er_error_name(tcp_fd));
+        if (getsockname(tcp_fd, &bound.any, &n) < 0)
+            return er_error_errno(err, "own address");
         rec->port = ntohs(bound.in4.sin_port); /* at the same place in both families */
-    *ret_fd = ER_TAKE_FD(fd);
+    }
+    ret_fd[0] = ER_TAKE_FD(unix_fd);
+    ret_fd[1] = ER_TAKE_FD(tcp_fd);
     return 0;
+}
+
+static const char *const transport_words[] = {
+    [ER_TRANSPORT_AUTO] = "any", [ER_TRANSPORT_SHM] = "shm", [ER_TRANSPORT_TCP] = "tcp"};
+
+const char *er_host_transport_word(enum er_comm_transport transport)
+{
+    return transport_words[transport];
 }
 
 int er_host_record_format(const struct er_host_record *rec, char *ret, size_t cap)
@@ -207,8 +271,7 @@ int er_host_record_format(const struct er_host_record *rec, char *ret, size_t ca
     size_t at;
 
     to_hex(rec->secret, sizeof(rec->secret), secret);
-    at = (size_t)snprintf(ret, cap, "er1 %s %s %016llx %u",
-                          rec->transport == ER_TRANSPORT_SHM ? "shm" : "tcp", secret,
+    at = (size_t)snprintf(ret, cap, "er1 %s %s %016llx %u", transport_words[rec->transport], secret,
                           (unsigned long long)rec->host, rec->port);
     for (int i = 0; i < rec->addr_n && at < cap; i++)
         at += (size_t)snprintf(ret + at, cap - at, " %s", rec->addr[i]);
@@ -237,6 +300,16 @@ static bool parse_hex(const char *text, uint8_t *ret, size_t n)
     return true;
 }
 
+static bool parse_transport(const char *word, enum er_comm_transport *ret)
+{
+    for (size_t i = 0; i < ER_ARRAY_N(transport_words); i++)
+        if (strcmp(word, transport_words[i]) == 0) {
+            *ret = (enum er_comm_transport)i;
+            return true;
+        }
+    return false;
+}
+
 static bool parse_words(struct er_host_record *rec, char *text)
 {
     char *save = NULL, *word[5];
@@ -248,12 +321,10 @@ static bool parse_words(struct er_host_record *rec, char *text)
         if (!word[i])
             return false;
     }
-    if (strcmp(word[0], "er1") != 0 ||
-        (strcmp(word[1], "shm") != 0 && strcmp(word[1], "tcp") != 0) ||
+    if (strcmp(word[0], "er1") != 0 || !parse_transport(word[1], &rec->transport) ||
         !parse_hex(word[2], rec->secret, sizeof(rec->secret)) ||
         !parse_hex(word[3], host, sizeof(host)) || er_parse_u64(word[4], 0, 65535, &port, NULL) < 0)
         return false;
-    rec->transport = strcmp(word[1], "shm") == 0 ? ER_TRANSPORT_SHM : ER_TRANSPORT_TCP;
     for (size_t i = 0; i < sizeof(host); i++)
         rec->host = rec->host << 8 | host[i];
     rec->port = (uint16_t)port;
@@ -287,9 +358,8 @@ int er_host_dial(const struct er_host_record *rec, int i, int *ret_fd)
     ER_CLEANUP(er_cleanup_fd) int fd = -1;
     union address address;
     socklen_t n;
-    int rc = rec->transport == ER_TRANSPORT_SHM
-                 ? abstract_address(rec->addr[i], &address, &n)
-                 : parse_address(rec->addr[i], rec->port, &address, &n);
+    int rc = is_unix(rec->addr[i]) ? abstract_address(rec->addr[i], &address, &n)
+                                   : parse_address(rec->addr[i], rec->port, &address, &n);
 
     if (rc < 0)
         return rc;

@@ -25,7 +25,8 @@ static void retry(struct er_mesh *mesh, int peer, struct link *l, const char *wh
     snprintf(mesh->last, sizeof(mesh->last), "rank %d at %s: %s", peer,
              l->addr < rec->addr_n ? rec->addr[l->addr] : "?", why);
     er_mesh_close_fd(&l->fd);
-    l->reply_n = 0;
+    l->reply_n = l->table_n = 0;
+    l->quiet = false;
     if (l->state == LINK_DIALING && l->addr + 1 < rec->addr_n) {
         l->addr++;
         return;
@@ -35,38 +36,22 @@ static void retry(struct er_mesh *mesh, int peer, struct link *l, const char *wh
     l->retry_us = er_now_us() + ER_MESH_RETRY_US;
 }
 
-static int take_record(struct er_mesh *mesh, int peer, const char *text, size_t n,
-                       struct er_error *err)
+int er_mesh_read_record(struct er_mesh *mesh, uint64_t wait_us, struct er_error *err)
 {
-    struct er_host_record *rec = &mesh->peer[peer].rec;
-    int rc = er_host_record_parse(rec, text, n, err);
-
-    if (rc < 0)
-        return er_error_wrap(err, rc, "rank %d", peer);
-    if (rec->transport != mesh->config.transport)
-        return er_error_set(err, ER_E_MISMATCH, "rank %d wants transport %s, rank %d %s", peer,
-                            rec->transport == ER_TRANSPORT_SHM ? "shm" : "tcp", mesh->config.rank,
-                            mesh->config.transport == ER_TRANSPORT_SHM ? "shm" : "tcp");
-    if (rec->transport == ER_TRANSPORT_SHM && rec->host != mesh->mine.host)
-        return er_error_set(err, ER_E_CONFIG,
-                            "rank %d is on another host: shared memory does not reach it", peer);
-    if (peer == 0)
-        memcpy(mesh->secret, rec->secret, sizeof(mesh->secret));
-    return 0;
-}
-
-/* 1: the record is not there yet. */
-int er_mesh_read_record(struct er_mesh *mesh, int peer, uint64_t wait_us, struct er_error *err)
-{
+    struct er_host_record *rec = &mesh->peer[0].rec;
     char key[ER_MESH_KEY_MAX], text[ER_HOST_RECORD_MAX];
     size_t n = 0;
     int rc;
 
-    er_mesh_key(mesh, peer, key);
+    er_mesh_key(mesh, 0, key);
     rc = er_kv_get(mesh->config.ctx, key, text, sizeof(text), &n, wait_us, err);
+    if (rc == 0)
+        rc = er_host_record_parse(rec, text, n, err);
     if (rc < 0)
-        return er_error_wrap(err, rc, "address of rank %d", peer);
-    return rc > 0 ? 1 : take_record(mesh, peer, text, n, err);
+        return er_error_wrap(err, rc, "address of rank 0");
+    if (rc == 0)
+        memcpy(mesh->secret, rec->secret, sizeof(mesh->secret));
+    return rc;
 }
 
 static void say_hello(struct er_mesh *mesh, int peer, int channel)
@@ -79,13 +64,25 @@ static void say_hello(struct er_mesh *mesh, int peer, int channel)
         .from = (uint32_t)mesh->config.rank,
         .to = (uint32_t)peer,
         .size = (uint32_t)mesh->config.size,
-        .transport = mesh->config.transport,
+        .transport = mesh->config.listen.transport,
         .generation = mesh->config.generation,
         .name_hash = mesh->name_hash,
     };
 
-    memcpy(hello.secret, mesh->secret, sizeof(hello.secret));
-    if (send(l->fd, &hello, sizeof(hello), MSG_NOSIGNAL) != (ssize_t)sizeof(hello)) {
+    struct {
+        struct er_wire_hello hello;
+        char record[ER_HOST_RECORD_MAX];
+    } message = {.hello = hello};
+    size_t bytes = sizeof(hello);
+
+    memcpy(message.hello.secret, mesh->secret, sizeof(hello.secret));
+    if (peer == 0 && channel == ER_MESH_CONTROL) {
+        int n = er_host_record_format(&mesh->mine, message.record, sizeof(message.record));
+
+        message.hello.record_n = n > 0 ? (uint32_t)n : 0;
+        bytes += message.hello.record_n;
+    }
+    if (send(l->fd, &message, bytes, MSG_NOSIGNAL) != (ssize_t)bytes) {
         retry(mesh, peer, l, er_error_name(-errno));
         return;
     }
@@ -98,9 +95,7 @@ static void dial(struct er_mesh *mesh, int peer, int channel)
     struct er_host_record *rec = &mesh->peer[peer].rec;
     int rc;
 
-    /* A peer elsewhere is not on our loopback. */
-    if (rec->transport == ER_TRANSPORT_TCP && rec->host != mesh->mine.host &&
-        rec->addr_n > l->addr + 1 && strcmp(rec->addr[l->addr], "127.0.0.1") == 0)
+    while (l->addr + 1 < rec->addr_n && !er_host_reaches(rec, l->addr, mesh->mine.host))
         l->addr++;
     rc = er_host_dial(rec, l->addr, &l->fd);
     l->state = LINK_DIALING;
@@ -142,6 +137,14 @@ static bool proves(const struct er_mesh *mesh, const struct er_wire_reply *reply
     return true;
 }
 
+static void accepted(struct er_mesh *mesh, int peer, int channel)
+{
+    if (channel == ER_MESH_CONTROL && er_mesh_passes(mesh, peer, mesh->config.rank))
+        mesh->peer[peer].link[channel].state = LINK_SEGMENT;
+    else
+        er_mesh_link_up(mesh, peer, channel);
+}
+
 /* The listener may not know the secret yet: then it answers later. */
 static void step_reply(struct er_mesh *mesh, int peer, int channel)
 {
@@ -166,11 +169,28 @@ static void step_reply(struct er_mesh *mesh, int peer, int channel)
         retry(mesh, peer, l, "does not know the secret");
     } else {
         mesh->secret_known = true;
-        if (peer == 0 && mesh->config.transport == ER_TRANSPORT_SHM)
-            l->state = LINK_SEGMENT;
+        if (peer == 0 && channel == ER_MESH_CONTROL)
+            l->state = LINK_TABLE;
         else
-            er_mesh_link_up(mesh, peer, channel);
+            accepted(mesh, peer, channel);
     }
+}
+
+static int step_table(struct er_mesh *mesh, struct link *l, struct er_error *err)
+{
+    int rc = er_mesh_hear_table(mesh, l, err);
+
+    if (rc == 0)
+        accepted(mesh, 0, ER_MESH_CONTROL);
+    if (rc == -ECONNRESET) {
+        const struct er_mesh_peer *p = &mesh->peer[0].pub;
+
+        if (p->life == ER_MESH_FAILED)
+            return er_error_set(err, p->in.code, "%s (told by rank 0)", p->in.text);
+        return er_error_set(err, ER_E_PEER_LOST, "rank 0 %s while connecting",
+                            p->life == ER_MESH_LEFT ? "left" : "closed its connection");
+    }
+    return rc < 0 ? rc : 0;
 }
 
 static void step_segment(struct er_mesh *mesh, int peer, int channel)
@@ -186,7 +206,8 @@ static void step_segment(struct er_mesh *mesh, int peer, int channel)
     }
 }
 
-/* A control link needs a fresh look at the record, a data link goes where the control link went. */
+/* Rank 0's control link needs a fresh look at its record, the others the table, a data link goes
+ * where the control link went. */
 static int step_record(struct er_mesh *mesh, int peer, int channel, struct er_error *err)
 {
     struct link *l = &mesh->peer[peer].link[channel];
@@ -194,10 +215,10 @@ static int step_record(struct er_mesh *mesh, int peer, int channel, struct er_er
 
     if (er_now_us() < l->retry_us)
         return 0;
-    if (channel == ER_MESH_CONTROL)
-        rc = er_mesh_read_record(mesh, peer, 0, err);
-    else if (mesh->peer[peer].link[ER_MESH_CONTROL].state != LINK_UP)
+    if (channel == ER_MESH_DATA && mesh->peer[peer].link[ER_MESH_CONTROL].state != LINK_UP)
         return 0;
+    if (channel == ER_MESH_CONTROL && peer == 0)
+        rc = er_mesh_read_record(mesh, 0, err);
     if (rc == 0)
         l->state = LINK_DIALING;
     else
@@ -211,26 +232,28 @@ static int step_link(struct er_mesh *mesh, int peer, int channel, struct er_erro
     struct link *l = &mesh->peer[peer].link[channel];
     int rc = l->state == LINK_RECORD ? step_record(mesh, peer, channel, err) : 0;
 
+    if (l->quiet)
+        return rc;
     if (rc == 0 && l->state == LINK_DIALING)
         step_dialing(mesh, peer, channel);
     if (l->state == LINK_REPLY)
         step_reply(mesh, peer, channel);
+    if (rc == 0 && l->state == LINK_TABLE)
+        rc = step_table(mesh, l, err);
     if (l->state == LINK_SEGMENT)
         step_segment(mesh, peer, channel);
     return rc;
 }
 
-/* Rank 0 first: its record holds the secret that the others ask for. */
+/* Rank 0 first: it has the secret that the others ask for, and their addresses. */
 int er_mesh_step_links(struct er_mesh *mesh, struct er_error *err)
 {
-    for (int i = 0; i < mesh->config.rank; i++) {
-        for (int c = 0; c < mesh->channels_n; c++) {
+    for (int i = 0; i < mesh->config.rank && (i == 0 || mesh->table_known); i++) {
+        for (int c = 0; c < (mesh->table_known ? mesh->channels_n : 1); c++) {
             int rc = mesh->peer[i].link[c].state == LINK_UP ? 0 : step_link(mesh, i, c, err);
 
             if (rc < 0)
                 return rc;
-            if (i == 0 && mesh->peer[0].link[c].state != LINK_UP)
-                return 0;
         }
     }
     return 0;

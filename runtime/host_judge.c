@@ -134,8 +134,21 @@ static bool locked_with(const struct host *h, int peer)
            (!at_messages(h) || stuck_recv(h, peer) > w->sent || stuck_send(h, peer) > w->received);
 }
 
+/* The same number, another operation: not every path compares descriptors with every rank. */
+static bool elsewhere(const struct host *h, int peer)
+{
+    const struct er_mesh_waiting *w = &er_mesh_peer(h->mesh, peer)->waiting;
+
+    return !at_messages(h) && w->collectives == h->collectives &&
+           memcmp(&w->desc, &h->unit[0]->desc, sizeof(w->desc)) != 0;
+}
+
 static int judge_locks(const struct host *h, struct er_error *err)
 {
+    for (int i = 0; i < h->comm->size; i++)
+        if (i != h->comm->rank && elsewhere(h, i))
+            return er_op_differ(&h->unit[0]->desc, h->comm->rank,
+                                &er_mesh_peer(h->mesh, i)->waiting.desc, i, err);
     for (int i = 0; i < h->comm->size; i++)
         if (i != h->comm->rank && h->ops->needs(h->transport, i) && locked_with(h, i))
             return er_op_differ(name_to(h, i), h->comm->rank,

@@ -51,57 +51,70 @@ ER_CLEANUP_FOR(er_mesh_close, struct er_mesh)
 static struct er_mesh *new_mesh(const struct er_mesh_config *config)
 {
     ER_CLEANUP(er_mesh_close_cleanup) struct er_mesh *mesh = calloc(1, sizeof(*mesh));
-    ER_CLEANUP(er_cleanup_fd) int segment_fd = config->segment_fd;
-    size_t size = (size_t)config->size;
+    size_t size = (size_t)config->size, strangers = size + ER_MESH_STRANGERS;
+    size_t polls = size * ER_MESH_CHANNEL_COUNT + strangers + ER_ARRAY_N(mesh->listen_fd);
 
     if (!mesh)
         return NULL;
     mesh->config = *config;
-    mesh->listen_fd = -1;
-    mesh->segment_fd = ER_TAKE_FD(segment_fd);
-    for (int i = 0; i < ER_MESH_STRANGERS_MAX; i++)
-        mesh->stranger[i].fd = -1;
-    mesh->channels_n = config->transport == ER_TRANSPORT_SHM ? 1 : ER_MESH_CHANNEL_COUNT;
-    mesh->down_n = (config->size - 1) * mesh->channels_n;
+    mesh->listen_fd[0] = mesh->listen_fd[1] = mesh->segment_fd = mesh->missing = -1;
     mesh->name_hash = hash_name(config->name);
-    mesh->poll =
-        calloc(size * ER_MESH_CHANNEL_COUNT + ER_MESH_STRANGERS_MAX + 1, sizeof(*mesh->poll));
+    mesh->strangers_n = (int)strangers;
+    mesh->stranger = calloc(strangers, sizeof(*mesh->stranger));
+    mesh->poll = calloc(polls, sizeof(*mesh->poll));
+    mesh->quiet = calloc(polls, sizeof(*mesh->quiet));
     mesh->peer = calloc(size, sizeof(*mesh->peer));
-    if (!mesh->poll || !mesh->peer)
+    if (!mesh->stranger || !mesh->poll || !mesh->quiet || !mesh->peer) {
+        mesh->strangers_n = 0;
         return NULL;
+    }
+    for (int i = 0; i < mesh->strangers_n; i++)
+        mesh->stranger[i].fd = -1;
     for (int i = 0; i < config->size; i++)
         for (int c = 0; c < ER_MESH_CHANNEL_COUNT; c++)
             mesh->peer[i].link[c].fd = -1;
     return ER_TAKE(mesh);
 }
 
+/* Whom the secret is from, publishes; it counts itself among those who have come. */
+static int begin_gathering(struct er_mesh *mesh, struct er_error *err)
+{
+    int rank = mesh->config.rank;
+
+    mesh->peer[rank].rec = mesh->mine;
+    if (rank != 0)
+        return 0;
+    memcpy(mesh->secret, mesh->mine.secret, sizeof(mesh->secret));
+    mesh->secret_known = true;
+    mesh->come_n = 1;
+    mesh->note_us = er_now_us() + ER_MESH_NOTE_US;
+    return mesh->config.size > 1 ? publish(mesh, err) : er_mesh_settle(mesh, err);
+}
+
 int er_mesh_open(struct er_mesh **ret, const struct er_mesh_config *config, struct er_error *err)
 {
     ER_CLEANUP(er_mesh_close_cleanup) struct er_mesh *mesh = new_mesh(config);
-    int rc;
+    int rc = 0;
 
     if (!mesh)
         return er_error_set(err, -ENOMEM, "connections: out of memory");
-    if (config->size > 1) {
-        rc = er_host_listen(&mesh->mine, config->transport, config->address, config->local,
-                            &mesh->listen_fd, err);
-        if (rc < 0)
-            return rc;
-        mesh->secret_known = config->rank == 0;
-        if (mesh->secret_known)
-            memcpy(mesh->secret, mesh->mine.secret, sizeof(mesh->secret));
-        rc = publish(mesh, err);
-        if (rc < 0)
-            return rc;
-    }
+    mesh->mine =
+        (struct er_host_record){.transport = config->listen.transport, .host = config->listen.host};
+    if (config->size > 1)
+        rc = er_host_listen(&mesh->mine, &config->listen, mesh->listen_fd, err);
+    if (rc == 0)
+        rc = begin_gathering(mesh, err);
+    if (rc < 0)
+        return rc;
     *ret = ER_TAKE(mesh);
     return 0;
 }
 
 static void stop_listening(struct er_mesh *mesh)
 {
-    er_mesh_close_fd(&mesh->listen_fd);
-    for (int i = 0; i < ER_MESH_STRANGERS_MAX; i++)
+    er_mesh_close_fd(&mesh->listen_fd[0]);
+    er_mesh_close_fd(&mesh->listen_fd[1]);
+    for (int i = 0; i < mesh->strangers_n; i++)
         er_mesh_close_fd(&mesh->stranger[i].fd);
 }
 
@@ -116,7 +129,10 @@ void er_mesh_close(struct er_mesh *mesh)
     for (int i = 0; mesh->peer && i < mesh->config.size; i++)
         for (int c = 0; c < ER_MESH_CHANNEL_COUNT; c++)
             er_mesh_close_fd(&mesh->peer[i].link[c].fd);
+    free(mesh->stranger);
+    free(mesh->table);
     free(mesh->poll);
+    free(mesh->quiet);
     free(mesh->peer);
     free(mesh);
     errno = saved;
@@ -128,7 +144,7 @@ void er_mesh_link_up(struct er_mesh *mesh, int peer, int channel)
 
     assert(l->state != LINK_UP && l->fd >= 0);
     l->state = LINK_UP;
-    er_host_tune(l->fd, mesh->config.local || mesh->peer[peer].rec.host == mesh->mine.host,
+    er_host_tune(l->fd, mesh->config.listen.local || mesh->peer[peer].rec.host == mesh->mine.host,
                  channel == ER_MESH_DATA ? mesh->config.pace_bytes_per_s : 0);
     mesh->down_n--;
 }
@@ -149,44 +165,108 @@ static int check_lives(struct er_mesh *mesh, struct er_error *err)
     return 0;
 }
 
-static void add_poll(struct er_mesh *mesh, nfds_t *n, int fd, short events)
+/* `quiet`: set when poll() finds nothing for it, so that nobody tries in vain. */
+static void add_poll(struct er_mesh *mesh, nfds_t *n, int fd, short events, bool *quiet)
 {
-    if (fd >= 0)
-        mesh->poll[(*n)++] = (struct pollfd){.fd = fd, .events = events};
+    if (fd < 0)
+        return;
+    mesh->quiet[*n] = quiet;
+    mesh->poll[(*n)++] = (struct pollfd){.fd = fd, .events = events};
 }
 
-/* Until something may have changed. A missing record is waited for in the key-value store, unless
- * somebody waits for our answer. */
+static short link_events(const struct er_mesh *mesh, const struct link *l)
+{
+    bool sending = l->state == LINK_TABLE && mesh->config.rank == 0 && mesh->table_known;
+
+    return l->state == LINK_DIALING || sending ? POLLOUT : POLLIN;
+}
+
+static nfds_t fill_poll(struct er_mesh *mesh)
+{
+    nfds_t n = 0;
+
+    for (size_t i = 0; i < ER_ARRAY_N(mesh->listen_fd); i++)
+        add_poll(mesh, &n, mesh->listen_fd[i], POLLIN, NULL);
+    for (int i = 0; i < mesh->strangers_n; i++)
+        if (mesh->stranger[i].hello_n < sizeof(struct er_wire_hello) ||
+            mesh->stranger[i].record_n < mesh->stranger[i].hello.record_n)
+            add_poll(mesh, &n, mesh->stranger[i].fd, POLLIN, &mesh->stranger[i].quiet);
+    for (int i = 0; i < mesh->config.size; i++)
+        for (int c = 0; c < ER_MESH_CHANNEL_COUNT; c++) {
+            struct link *l = &mesh->peer[i].link[c];
+
+            if (l->state != LINK_UP || c == ER_MESH_CONTROL) /* data may come early: not ours */
+                add_poll(mesh, &n, l->fd, link_events(mesh, l), &l->quiet);
+        }
+    return n;
+}
+
+/* Until something may have changed; rank 0's record is waited for in the key-value store. */
 static int wait_for_change(struct er_mesh *mesh, uint64_t wait_us, struct er_error *err)
 {
     uint64_t slice_us = wait_us < ER_MESH_RETRY_US ? wait_us : ER_MESH_RETRY_US;
-    int missing = -1, busy = 0;
-    nfds_t n = 0;
+    struct link *first = &mesh->peer[0].link[ER_MESH_CONTROL];
+    nfds_t n;
 
-    add_poll(mesh, &n, mesh->listen_fd, POLLIN);
-    for (int i = 0; i < ER_MESH_STRANGERS_MAX; i++)
-        add_poll(mesh, &n,
-                 mesh->stranger[i].hello_n < sizeof(struct er_wire_hello) ? mesh->stranger[i].fd
-                                                                          : -1,
-                 POLLIN);
-    for (int i = 0; i < mesh->config.size; i++)
-        for (int c = 0; c < mesh->channels_n; c++) {
-            const struct link *l = &mesh->peer[i].link[c];
-
-            if (l->state == LINK_RECORD && i < mesh->config.rank && missing < 0)
-                missing = i;
-            busy += l->state > LINK_RECORD && l->state < LINK_UP;
-            if (l->state != LINK_UP || c == ER_MESH_CONTROL) /* data may come early: not ours */
-                add_poll(mesh, &n, l->fd, l->state == LINK_DIALING ? POLLOUT : POLLIN);
-        }
-    if (missing >= 0 && !busy && mesh->peer[missing].rec.addr_n == 0) {
-        int rc = er_mesh_read_record(mesh, missing, slice_us, err);
+    if (mesh->config.rank > 0 && first->state == LINK_RECORD && mesh->peer[0].rec.addr_n == 0) {
+        int rc = er_mesh_read_record(mesh, slice_us, err);
 
         if (rc == 0)
-            mesh->peer[missing].link[ER_MESH_CONTROL].state = LINK_DIALING;
+            first->state = LINK_DIALING;
         return rc < 0 ? rc : 0;
     }
+    n = fill_poll(mesh);
     poll(mesh->poll, n, er_poll_ms(0, slice_us));
+    for (nfds_t i = 0; i < n; i++)
+        if (mesh->quiet[i])
+            *mesh->quiet[i] = mesh->poll[i].revents == 0;
+    return 0;
+}
+
+bool er_mesh_passes(const struct er_mesh *mesh, int from, int to)
+{
+    return mesh->transport != ER_TRANSPORT_TCP && from == mesh->leader && to != from &&
+           mesh->peer[to].rec.host == mesh->mine.host;
+}
+
+/* SHM where one host has all; TCP where that was asked for; else AUTO. */
+static enum er_comm_transport settle_transport(const struct er_mesh *mesh)
+{
+    for (int i = 0; i < mesh->config.size; i++)
+        if (mesh->peer[i].rec.host != mesh->mine.host)
+            return mesh->config.listen.transport;
+    return mesh->config.listen.transport == ER_TRANSPORT_AUTO ? ER_TRANSPORT_SHM
+                                                              : mesh->config.listen.transport;
+}
+
+int er_mesh_settle(struct er_mesh *mesh, struct er_error *err)
+{
+    enum er_comm_transport wanted = mesh->config.listen.transport;
+
+    mesh->leader = -1;
+    for (int i = 0; i < mesh->config.size; i++) {
+        const struct er_host_record *rec = &mesh->peer[i].rec;
+
+        if (rec->transport != wanted)
+            return er_error_set(err, ER_E_MISMATCH, "rank %d wants transport %s, rank %d %s", i,
+                                er_host_transport_word(rec->transport), mesh->config.rank,
+                                er_host_transport_word(wanted));
+        if (wanted == ER_TRANSPORT_SHM && rec->host != mesh->mine.host)
+            return er_error_set(err, ER_E_CONFIG,
+                                "rank %d is on another host: shared memory does not reach it", i);
+        if (mesh->leader < 0 && rec->host == mesh->mine.host)
+            mesh->leader = i;
+    }
+    mesh->transport = settle_transport(mesh);
+    mesh->channels_n = mesh->transport == ER_TRANSPORT_SHM ? 1 : ER_MESH_CHANNEL_COUNT;
+    mesh->down_n = (mesh->config.size - 1) * mesh->channels_n;
+    mesh->table_known = true;
+    if (mesh->leader == mesh->config.rank && mesh->transport != ER_TRANSPORT_TCP) {
+        mesh->segment_fd = mesh->config.make_segment(mesh);
+        if (mesh->segment_fd < 0)
+            return er_error_set(err, mesh->segment_fd, "shared segment: %s",
+                                er_error_name(mesh->segment_fd));
+    }
     return 0;
 }
 
@@ -200,7 +280,10 @@ static int step_once(struct er_mesh *mesh, struct er_error *err)
     if (rc < 0)
         return rc;
     er_mesh_step_accept(mesh);
-    if (mesh->down_n > 0)
+    rc = mesh->config.rank == 0 ? er_mesh_step_table(mesh, err) : 0;
+    if (rc < 0)
+        return rc;
+    if (!mesh->table_known || mesh->down_n > 0)
         return ER_IN_PROGRESS;
     stop_listening(mesh);
     return 0;
@@ -224,14 +307,40 @@ int er_mesh_step(struct er_mesh *mesh, uint64_t wait_us, struct er_error *err)
 
 void er_mesh_missing(const struct er_mesh *mesh, char *ret, size_t cap)
 {
-    for (int i = 0; i < mesh->config.size; i++)
-        for (int c = 0; c < mesh->channels_n; c++)
-            if (i != mesh->config.rank && mesh->peer[i].link[c].state != LINK_UP) {
-                snprintf(ret, cap, "rank %d is not connected%s%s%s", i,
-                         mesh->last[0] ? " (last: " : "", mesh->last, mesh->last[0] ? ")" : "");
-                return;
-            }
-    snprintf(ret, cap, "all ranks are connected");
+    int missing = -1;
+
+    for (int i = mesh->config.size - 1; i >= 0; i--)
+        for (int c = 0; c < (mesh->table_known ? mesh->channels_n : 1); c++)
+            if (i != mesh->config.rank && mesh->peer[i].link[c].state != LINK_UP &&
+                (mesh->config.rank != 0 || mesh->table_known || mesh->peer[i].link[c].fd < 0))
+                missing = i;
+    if (mesh->config.rank != 0 && !mesh->table_known)
+        missing = mesh->missing >= 0 ? mesh->missing : 0;
+    if (missing < 0)
+        snprintf(ret, cap, "all ranks are connected");
+    else
+        snprintf(ret, cap, "rank %d is not connected%s%s%s", missing,
+                 mesh->last[0] ? " (last: " : "", mesh->last, mesh->last[0] ? ")" : "");
+}
+
+uint64_t er_mesh_host(const struct er_mesh *mesh, int rank)
+{
+    return mesh->peer[rank].rec.host;
+}
+
+enum er_comm_transport er_mesh_transport(const struct er_mesh *mesh)
+{
+    return mesh->transport;
+}
+
+int er_mesh_size(const struct er_mesh *mesh)
+{
+    return mesh->config.size;
+}
+
+int er_mesh_rank(const struct er_mesh *mesh)
+{
+    return mesh->config.rank;
 }
 
 int er_mesh_fd(const struct er_mesh *mesh, int peer, enum er_mesh_channel channel)
@@ -284,6 +393,28 @@ static bool hear(struct er_mesh_peer *p, int fd)
     return true;
 }
 
+/* Rank 0 says who is missing until it has the table to send. */
+int er_mesh_hear_table(struct er_mesh *mesh, struct link *l, struct er_error *err)
+{
+    struct er_mesh_peer *p = &mesh->peer[0].pub;
+    ssize_t n;
+
+    if (p->in_n > 0) { /* in the middle of a frame */
+        hear(p, l->fd);
+        if (p->in_n == 0)
+            mesh->missing = (int)p->in.missing;
+        return p->life == ER_MESH_ALIVE ? 1 : -ECONNRESET;
+    }
+    n = er_mesh_receive_table(mesh, l, err);
+    if (n == 0 && l->table_n == sizeof(l->head) && l->head.magic == ER_WIRE_MAGIC) {
+        memcpy(&p->in, &l->head, sizeof(l->head));
+        p->in_n = sizeof(l->head);
+        l->table_n = 0;
+        return 1;
+    }
+    return (int)n;
+}
+
 bool er_mesh_watch(struct er_mesh *mesh)
 {
     nfds_t n = (nfds_t)mesh->config.size;
@@ -306,7 +437,9 @@ bool er_mesh_watch(struct er_mesh *mesh)
 /* Who does not take it at once will see the connection close. */
 static void send_frame(struct er_mesh *mesh, int peer, const struct er_mesh_frame *frame)
 {
-    int fd = er_mesh_fd(mesh, peer, ER_MESH_CONTROL);
+    const struct link *l = &mesh->peer[peer].link[ER_MESH_CONTROL];
+    bool before_table = mesh->config.rank == 0 && l->state == LINK_TABLE && l->table_n == 0;
+    int fd = before_table ? l->fd : er_mesh_fd(mesh, peer, ER_MESH_CONTROL);
 
     if (fd >= 0)
         send(fd, frame, sizeof(*frame), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -331,4 +464,13 @@ void er_mesh_say_waiting(struct er_mesh *mesh, int peer, const struct er_mesh_wa
         .magic = ER_WIRE_MAGIC, .life = ER_MESH_ALIVE, .waiting = *waiting};
 
     send_frame(mesh, peer, &frame);
+}
+
+void er_mesh_say_missing(struct er_mesh *mesh, int missing)
+{
+    struct er_mesh_frame frame = {
+        .magic = ER_WIRE_MAGIC, .life = ER_MESH_ALIVE, .missing = (uint32_t)missing};
+
+    for (int i = 1; i < mesh->config.size; i++)
+        send_frame(mesh, i, &frame);
 }

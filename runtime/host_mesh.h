@@ -1,17 +1,21 @@
 #pragma once
 /*
  * The connections between the ranks of a host communicator: every pair has a control connection
- * (liveness, reasons of failures) and, with TCP, a data connection beside it.
+ * (liveness, reasons of failures) and, unless all share memory, a data connection beside it.
  *
- *   rank i:  listen; put comm/<name>/<i> = record;  for each j < i: get the record of j, dial,
- * HELLO RECORD -> DIALING -> REPLY [-> SEGMENT] -> UP         (an answer "no" starts again) rank j:
- * accept, check HELLO (secret, generation, name, ranks), answer                  -> UP
+ *   all:     listen
+ *   rank 0:  put comm/<name>/0 = record (the only write);  hear HELLO + record of every rank,
+ * answer; when all have come: send each the table of all records rank i:  get that record, dial
+ * rank 0;  with the table, dial each 0 < j < i
+ *
+ *   dialing:   RECORD -> DIALING -> REPLY [-> TABLE] [-> SEGMENT] -> UP  (a "no" starts again)
+ *   accepting: stranger -> [TABLE ->] UP
  *
  * HELLO carries the random secret of rank 0's record, which only members of the generation can
- * read; rank j answers nobody before it has itself been accepted by rank 0 with it. Records are
+ * read; nobody answers before it has itself been accepted by rank 0 with it. Rank 0's record is
  * read again after a refusal, so that the record of an earlier communicator of the same name does
- * no harm. When all links are up the listening socket is closed. With shared memory, rank 0 passes
- * the segment's descriptor over the control connection.
+ * no harm. When all links are up nobody listens. The lowest rank of each host makes the memory that
+ * its ranks share and passes the descriptor over the control connections.
  *
  * Used by the owner while connecting, afterwards by whoever carries operations out: never two at a
  * time. Internal to the host backend.
@@ -44,10 +48,10 @@ struct er_mesh_waiting {
 /* One message on a control connection; sent whole. */
 struct er_mesh_frame {
     uint32_t magic;
-    uint32_t life; /* ALIVE: waiting in an operation; LEFT; FAILED */
-    int32_t code;  /* FAILED: its error code */
-    uint32_t pad;
-    uint64_t seq; /* LEFT: the last collective that it has completed */
+    uint32_t life;    /* ALIVE: waiting in an operation; LEFT; FAILED */
+    int32_t code;     /* FAILED: its error code */
+    uint32_t missing; /* ALIVE, from rank 0 while connecting: a rank that has not come; else 0 */
+    uint64_t seq;     /* LEFT: the last collective that it has completed */
     union {
         struct er_mesh_waiting waiting; /* ALIVE */
         char text[ER_MESH_TEXT_MAX];    /* FAILED */
@@ -62,22 +66,21 @@ struct er_mesh_peer {
     size_t in_n;
 };
 
+struct er_mesh; /* opaque */
+
 struct er_mesh_config {
     struct er_ctx *ctx;
     int rank, size;
     uint64_t generation;
-    const char *name;    /* borrowed */
-    const char *address; /* borrowed; "": automatic */
-    enum er_comm_transport transport;
-    bool local; /* all ranks on this host */
+    const char *name;             /* borrowed */
+    struct er_host_listen listen; /* strings borrowed */
     uint64_t pace_bytes_per_s;
-    int segment_fd; /* rank 0, shared memory: to pass on; the mesh's from er_mesh_open() on, also
-                       when that fails; else -1 */
+    /* The memory that the ranks of one host share, a descriptor or -errno; called by their lowest,
+     * when all records are known. */
+    int (*make_segment)(const struct er_mesh *mesh);
 };
 
-struct er_mesh; /* opaque */
-
-/* Listen and publish: one key-value write. */
+/* Listen; rank 0 publishes: one key-value write. */
 int er_mesh_open(struct er_mesh **ret, const struct er_mesh_config *config, struct er_error *err);
 /* Carry connecting on, waiting at most `wait_us`: 0 all links up, ER_IN_PROGRESS, negative failed.
  */
@@ -88,7 +91,13 @@ void er_mesh_close(struct er_mesh *mesh); /* NULL is fine */
 
 /* The descriptor of a link that is up (owned by the mesh), or -1. */
 int er_mesh_fd(const struct er_mesh *mesh, int peer, enum er_mesh_channel channel);
-/* The segment that rank 0 made or passed; owned by the caller from now on; -1 when there is none.
+/* After connecting, and in make_segment(): which host a rank is on, and what carries operations:
+ * SHM (all on one host), TCP, or AUTO (several hosts, some with several ranks perhaps). */
+uint64_t er_mesh_host(const struct er_mesh *mesh, int rank);
+enum er_comm_transport er_mesh_transport(const struct er_mesh *mesh);
+int er_mesh_size(const struct er_mesh *mesh);
+int er_mesh_rank(const struct er_mesh *mesh);
+/* The segment of this host; owned by the caller from now on; -1 when there is none.
  */
 int er_mesh_take_segment(struct er_mesh *mesh);
 const struct er_mesh_peer *er_mesh_peer(const struct er_mesh *mesh, int peer);

@@ -9,8 +9,9 @@
 
 #include "runtime/comm_ops.h"
 
-#define ER_PAIRS_RING_MAX ((size_t)128 << 10) /* bytes of a ring, fewer when there are many ranks  \
-                                               */
+#define ER_PAIRS_RING_MAX                                                                          \
+    ((size_t)128 << 10) /* bytes of a ring, fewer when there are many ranks                        \
+                         */
 
 struct er_pairs_ring {
     _Alignas(64) _Atomic uint64_t head; /* bytes ever written */

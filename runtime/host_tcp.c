@@ -303,9 +303,6 @@ static bool needs_tcp(const struct er_transport *t, int peer)
     return !lane_done(&t->lane[peer]);
 }
 
-/* More than both sides' socket buffers can grow to. */
-enum { EAGER_BYTES = 32 << 20 };
-
 static const struct er_op *sending_tcp(const struct er_transport *t, int peer)
 {
     return t->lane[peer].out;
@@ -346,7 +343,7 @@ const struct er_transport_ops er_host_tcp_ops = {
     .needs = needs_tcp,
     .sending = sending_tcp,
     .receiving = receiving_tcp,
-    .eager_bytes = EAGER_BYTES,
+    .eager_bytes = ER_TCP_EAGER_BYTES,
     .wait = wait_tcp,
     .close = close_tcp,
 };

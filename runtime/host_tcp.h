@@ -13,3 +13,6 @@
  * has come from all peers. All lengths follow from the descriptor, which is compared first.
  */
 #include "runtime/host_transport.h"
+
+/* More than both sides' socket buffers can grow to. */
+#define ER_TCP_EAGER_BYTES ((size_t)32 << 20)

@@ -6,7 +6,8 @@
 #include "runtime/host_addr.h"
 
 #define ER_WIRE_MAGIC   0x4d435245u /* "ERCM" */
-#define ER_WIRE_VERSION 1
+#define ER_WIRE_TABLE   0x54435245u /* "ERCT" */
+#define ER_WIRE_VERSION 2
 
 struct er_wire_hello {
     uint32_t magic;
@@ -15,6 +16,7 @@ struct er_wire_hello {
     uint64_t generation;
     uint64_t name_hash;
     uint8_t secret[ER_HOST_SECRET_BYTES];
+    uint32_t record_n, pad; /* to rank 0, control: so many bytes of the caller's record follow */
 };
 
 /* X(ENUM, "text"): answers to a hello. */
@@ -24,7 +26,8 @@ struct er_wire_hello {
     X(GENERATION, "another generation")                                                            \
     X(NAME, "another communicator")                                                                \
     X(RANK, "ranks do not fit")                                                                    \
-    X(TAKEN, "already connected")
+    X(TAKEN, "already connected")                                                                  \
+    X(RECORD, "not an address record")
 
 enum er_wire_answer {
 #define ER_WIRE_ENUM(name, text) ER_WIRE_##name,
@@ -38,5 +41,11 @@ struct er_wire_reply {
     uint8_t proof[ER_HOST_SECRET_BYTES]; /* the secret, each bit inverted: the listener knew it */
 };
 
-_Static_assert(sizeof(struct er_wire_hello) == 56 && sizeof(struct er_wire_reply) == 24,
+/* From rank 0, after its answer: the records of all ranks in rank order follow, a line each. Frames
+ * of the control connection may come before. */
+struct er_wire_table {
+    uint32_t magic, bytes;
+};
+
+_Static_assert(sizeof(struct er_wire_hello) == 64 && sizeof(struct er_wire_reply) == 24,
                "no padding on the wire");
