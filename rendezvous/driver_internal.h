@@ -3,6 +3,7 @@
  * and driver_kv_txn.c (workers' keys, commits, requests). */
 #include "base/clock.h"
 #include "base/list.h"
+#include "rendezvous/planted.h"
 #include "rendezvous/rdzv.h"
 
 #define DRIVER_RETRY_US  100000ull /* between attempts of a read that failed */

@@ -278,7 +278,7 @@ static void run_op(struct op *op)
         driver_op_finish(op, op->rc, NULL, 0);
     else if (op->state == OP_SEND && op->due_us <= now_us)
         driver_op_send(op);
-    else if (op->state == OP_WAIT && op->deadline_us <= now_us)
+    else if (op->state != OP_FLIGHT && op->deadline_us && op->deadline_us <= now_us)
         driver_op_finish(op, -ETIMEDOUT, NULL, 0);
 }
 

@@ -234,8 +234,10 @@ static void build(struct op *op, struct request *q)
         return;
     }
     fence = fence_key(op, q->fence);
-    req_cmp(q, ER_CMP_VALUE, fence, 0);
-    q->cmps[0].value = (struct er_bytes){op->fence, strlen(op->fence)};
+    if (!(er_bug(COMMIT_NOT_FENCED) && op->write_next)) {
+        req_cmp(q, ER_CMP_VALUE, fence, 0);
+        q->cmps[0].value = (struct er_bytes){op->fence, strlen(op->fence)};
+    }
     if (op->kind == OP_PUT)
         req_put(q, key, op->value, op->value_n);
     if (op->write_next)

@@ -230,8 +230,11 @@ struct er_rdzv {
     bool forming_noted;
     unsigned batches;   /* under way */
     size_t grown_from;  /* size of the view that was too small last */
-    bool clean;         /* nothing of older generations is left */
-    bool scaled;        /* by this leader, and no generation sealed since */
+    bool clean;         /* nothing of older generations is left */    struct {          /* a node being asked to leave, till that is known to be written */
+        char ctl[ER_NAME_TEXT_MAX], node[ER_NAME_TEXT_MAX]; /* ctl "": none */
+        uint64_t incarnation;
+    } drain;
+    bool scaled; /* by this leader, and no generation sealed since */
     struct {            /* a node being set aside: first its lease, then its key */
         uint64_t lease; /* 0: none under way */
         bool granted;

@@ -126,11 +126,31 @@ static void act_scale(struct er_rdzv *c, const struct er_view_ctl *r)
     rdzv_send_world(c, ER_TXN_SCALE, &w, false, r);
 }
 
+/* The request is gone, so the node was asked: whatever is written for it next says so too. */
+static void note_drain(struct er_rdzv *c)
+{
+    struct er_view_node *n = er_view_find(&c->view, c->drain.node);
+
+    for (size_t i = 0; i < c->view.ctl_n; i++) {
+        if (strcmp(c->view.ctls[i].id, c->drain.ctl) == 0)
+            return;
+    }
+    c->drain.ctl[0] = 0;
+    if (!n)
+        return;
+    if (!n->has_assign)
+        n->assign.prev_rank = -1;
+    n->has_assign = true;
+    n->assign.drain = c->drain.incarnation;
+}
+
 /* One request at a time; it is gone from the view once it was acted on. */
 void rdzv_requests(struct er_rdzv *c)
 {
     const struct er_view_ctl *r = c->view.ctls;
 
+    if (c->drain.ctl[0])
+        note_drain(c);
     if (c->aside.lease) {
         if (c->aside.granted)
             rdzv_send_aside(c);
@@ -171,7 +191,7 @@ void rdzv_requests(struct er_rdzv *c)
 
 void rdzv_clean(struct er_rdzv *c)
 {
-    if (c->clean ||
+    if (c->clean || er_bug(NEVER_CLEANED) ||
         (c->opts.max_nodes > 1 && !rdzv_due(c, er_deadline_in(c->sealed_us, ER_RDZV_CLEAN_US))))
         return;
     rdzv_send_look(c);

@@ -28,6 +28,7 @@ void rdzv_depose(struct er_rdzv *c)
     c->fresh_seq = 0;
     c->led_before = !c->handed;
     c->aside.lease = 0;
+    c->drain.ctl[0] = 0;
     rdzv_act(c, ER_ACT_UNWATCH_JOB);
 }
 

@@ -13,7 +13,7 @@ static bool settled(struct er_rdzv *c, const struct rdzv_survey *s)
 
     if (s->absent && !rdzv_due(c, rdzv_lost_at(c, s)))
         return false;
-    if (s->unready && c->view.world.last_sealed && !rdzv_due(c, ready_by))
+    if (s->unready && !er_bug(SEAL_UNREADY) && c->view.world.last_sealed && !rdzv_due(c, ready_by))
         return false;
     if (!c->settled_us)
         c->settled_us = c->now_us;
@@ -124,8 +124,8 @@ static void make_plan(struct er_rdzv *c, const struct rdzv_judgement *j, bool wi
     for (size_t i = 0; i < v->n; i++) {
         struct er_view_node *node = &v->nodes[i];
 
-        if (!node->present || er_view_leaving(node) || !er_view_ready(v, node) ||
-            (node->aside && !with_aside))
+        if (!node->present || er_view_leaving(node) ||
+            (!er_view_ready(v, node) && !er_bug(SEAL_UNREADY)) || (node->aside && !with_aside))
             continue;
         count_strike(c, node, j);
         rdzv_candidate(c, i, &n);
@@ -138,6 +138,8 @@ static void make_plan(struct er_rdzv *c, const struct rdzv_judgement *j, bool wi
 /* My write of world, and nothing was sent under it: its number can be used as it is. */
 static bool number_is_fresh(const struct er_rdzv *c)
 {
+    if (er_bug(NUMBER_REUSED))
+        return true;
     return c->fresh_seq && c->view.world.writer == c->opts.incarnation &&
            c->view.world.seq == c->fresh_seq;
 }
@@ -186,7 +188,7 @@ static bool plan_holds(const struct er_rdzv *c)
         if (node->plan_generation != c->plan.generation)
             continue;
         if (!node->present || node->member.incarnation != node->plan_incarnation ||
-            er_view_leaving(node) || !er_view_ready(&c->view, node))
+            er_view_leaving(node) || (!er_view_ready(&c->view, node) && !er_bug(SEAL_UNREADY)))
             return false;
         n++;
     }

@@ -4,6 +4,7 @@
  * rdzv_ctl.c (requests, nodes set aside, clean-up), rdzv_judge.c (cause and budget), rdzv_txn.c and
  * rdzv_txn_lead.c (transactions), rdzv_note.c (notes). */
 #include "base/clock.h"
+#include "rendezvous/planted.h"
 #include "rendezvous/rdzv.h"
 
 /* rdzv.c */

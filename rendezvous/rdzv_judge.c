@@ -192,7 +192,9 @@ void rdzv_judge(const struct er_rdzv *c, struct rdzv_judgement *ret)
         else
             lost = &v->nodes[i];
     }
-    if (lost)
+    if (er_bug(CHARGED_EARLY) && er_view_failed(v))
+        judge_failure(c, er_view_failed(v), ret);
+    else if (lost)
         judge_loss(lost, ret);
     else if (departed)
         ret->reason = ER_REASON_DRAINED;

@@ -347,6 +347,8 @@ void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_s
         rdzv_set_lead(c, ER_LEAD_REST);
     if (succeeded && kind == ER_TXN_VERDICT)
         rdzv_note_denied(c);
+    if (kind == ER_TXN_CTL && reply && !succeeded)
+        c->drain.ctl[0] = 0;
     if (kind == ER_TXN_ASIDE)
         rdzv_aside_done(c, succeeded);
     if (kind == ER_TXN_LOOK && succeeded)

@@ -191,6 +191,8 @@ static void stop_workers(struct er_rdzv *c)
 {
     struct er_rdzv_action *a = rdzv_act(c, ER_ACT_STOP);
 
+    if (er_bug(LEFT_WITHOUT_STOP))
+        c->left = c->run_generation;
     a->generation = c->run_generation;
     a->reason = stop_reason(c);
     c->prepare_failed = false;
@@ -205,7 +207,9 @@ static bool assigned(const struct er_rdzv *c)
            ((a->generation == c->world.generation && a->nonce == c->world.nonce &&
              a->incarnation == c->opts.incarnation) ||
             (a->prev_generation == c->world.generation && a->prev_nonce == c->world.nonce &&
-             a->prev_incarnation == c->opts.incarnation));
+             a->prev_incarnation == c->opts.incarnation) ||
+            (er_bug(INCARNATION_IGNORED) && a->generation == c->world.generation &&
+             a->nonce == c->world.nonce));
 }
 
 /* Assigned to a generation that is claimed, while another one is sealed. */
@@ -290,7 +294,8 @@ static void run_decide(struct er_rdzv *c)
     if (c->run == ER_RUN_UP && (superseded(c) || leaving_now(c) || c->prepare_failed))
         stop_workers(c);
     if (c->run == ER_RUN_IDLE && c->state == ER_RDZV_IN && !c->leaving && assigned(c) &&
-        c->world.generation > c->left && c->world.generation > c->run_generation)
+        ((c->world.generation > c->left && c->world.generation > c->run_generation) ||
+         er_bug(START_AGAIN)))
         start_workers(c);
     if (c->run == ER_RUN_UP && c->preparing && c->world.phase == ER_WORLD_SEALED &&
         c->world.generation == c->run_generation && assigned(c))
@@ -315,7 +320,8 @@ static void run_decide(struct er_rdzv *c)
 static void in_decide(struct er_rdzv *c)
 {
     if (!c->k_node.present) { /* deleted, or its lease is gone and we weren't told yet */
-        lose_lease(c);
+        if (!er_bug(NO_REREGISTER))
+            lose_lease(c);
         return;
     }
     if (c->node.incarnation != c->opts.incarnation) {
@@ -419,7 +425,8 @@ void rdzv_node_decide(struct er_rdzv *c)
         rdzv_act(c, ER_ACT_WATCH_SELF);
         rdzv_set_state(c, ER_RDZV_LEASING);
     }
-    if (c->lease_lost && (c->state == ER_RDZV_IN || c->state == ER_RDZV_JOINING))
+    if (c->lease_lost && !er_bug(NO_REREGISTER) &&
+        (c->state == ER_RDZV_IN || c->state == ER_RDZV_JOINING))
         lose_lease(c);
     if (c->state == ER_RDZV_LEASING && c->lease_held)
         rdzv_set_state(c, ER_RDZV_JOINING);

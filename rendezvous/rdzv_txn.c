@@ -287,7 +287,8 @@ void rdzv_send_result(struct er_rdzv *c)
     char text[ER_FENCE_MAX];
     size_t n = er_fence_format(c->result_generation, c->run_nonce, text);
 
-    rdzv_txn_cmp_value(l, fence, text, n);
+    if (!er_bug(RESULT_NOT_FENCED))
+        rdzv_txn_cmp_value(l, fence, text, n);
     rdzv_txn_add_cmp(l, ER_CMP_CREATE, key, 0);
     rdzv_txn_add_put(l, key, bytes, er_result_encode(&c->result, bytes), 0);
     rdzv_txn_end(c, l);

@@ -11,6 +11,8 @@ static struct er_bytes guard(struct er_rdzv *c, struct er_rdzv_lane *l, uint64_t
 {
     struct er_bytes world = rdzv_txn_key_of(c, l, ER_KEY_WORLD, 0, "");
 
+    if (er_bug(UNGUARDED))
+        return world;
     rdzv_txn_add_cmp(l, ER_CMP_MOD, world, world_rev);
     rdzv_txn_add_cmp(l, ER_CMP_MOD, rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, ""), c->lead_rev);
     return world;
@@ -60,6 +62,8 @@ static void take_ctl(struct er_rdzv *c, struct er_rdzv_lane *l, const char *id, 
 {
     struct er_bytes key = rdzv_txn_key_of(c, l, ER_KEY_CTL, 0, id);
 
+    if (er_bug(REQUEST_AGAIN))
+        return;
     rdzv_txn_add_cmp(l, ER_CMP_MOD, key, mod_rev);
     rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE, .key = key});
 }
@@ -181,16 +185,21 @@ void rdzv_send_ctl(struct er_rdzv *c, const struct er_view_ctl *ctl, struct er_v
                    const char *release)
 {
     struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_LEAD, ER_TXN_CTL);
+    struct er_assign a = {.prev_rank = -1};
     unsigned char bytes[ER_ASSIGN_BYTES_MAX];
 
+    c->drain.ctl[0] = 0;
     guard(c, l, c->view.world_rev);
     take_ctl(c, l, ctl->id, ctl->mod_rev);
+    if (drain && drain->has_assign)
+        a = drain->assign;
     if (drain) { /* a write of an assignment: should it come late, a plan must not suffer */
         c->fresh_seq = 0;
-        drain->assign.drain = drain->member.incarnation;
-        drain->has_assign = true;
+        memcpy(c->drain.ctl, ctl->id, sizeof(c->drain.ctl));
+        memcpy(c->drain.node, drain->id, sizeof(c->drain.node));
+        c->drain.incarnation = a.drain = drain->member.incarnation;
         rdzv_txn_add_put(l, rdzv_txn_key_of(c, l, ER_KEY_ASSIGN, 0, drain->id), bytes,
-                         er_assign_encode(&drain->assign, bytes), 0);
+                         er_assign_encode(&a, bytes), 0);
     }
     if (release)
         rdzv_txn_add_op(

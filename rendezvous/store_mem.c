@@ -85,7 +85,7 @@ const struct mem_record *mem_store_get(const struct mem_store *s, struct er_byte
 
 /* ---- history ---- */
 
-static void drop_events(struct mem_store *s, size_t n)
+void mem_store_drop_events(struct mem_store *s, size_t n)
 {
     if (n == 0)
         return;
@@ -101,13 +101,13 @@ void mem_store_compact(struct mem_store *s, uint64_t rev)
 
     while (n < s->event_n && s->events[n].record.kv.mod_rev <= rev)
         n++;
-    drop_events(s, n);
+    mem_store_drop_events(s, n);
     if (rev > s->compacted)
         s->compacted = rev < s->revision ? rev : s->revision;
 }
 
 /* Room for `more` events before anything is changed, so that a transaction can't fail half-way. */
-static int reserve_events(struct mem_store *s, size_t more)
+int mem_store_reserve(struct mem_store *s, size_t more)
 {
     size_t cap = s->event_cap ? s->event_cap : 64;
     struct mem_event *events;
@@ -185,7 +185,7 @@ static void put(struct mem_store *s, struct mem_blob *blob, uint64_t lease)
     add_event(s, ER_STORE_PUT, r);
 }
 
-static void delete_at(struct mem_store *s, size_t i)
+void mem_store_delete_at(struct mem_store *s, size_t i)
 {
     add_event(s, ER_STORE_DELETE, s->records[i]);
     mem_blob_unref(s->records[i].blob);
@@ -198,7 +198,7 @@ static void delete_keys(struct mem_store *s, struct er_bytes key, bool prefix)
     size_t i = lower_bound(s, key);
 
     while (i < s->record_n && mem_key_matches(s->records[i].kv.key, key, prefix))
-        delete_at(s, i);
+        mem_store_delete_at(s, i);
 }
 
 static size_t count_keys(const struct mem_store *s, struct er_bytes key, bool prefix)
@@ -298,7 +298,7 @@ static int prepare(struct mem_store *s, const struct er_store_op *ops, size_t n,
         changes++;
         puts++;
     }
-    return reserve_events(s, changes) < 0 || reserve_records(s, n) < 0 ? -ENOMEM : 0;
+    return mem_store_reserve(s, changes) < 0 || reserve_records(s, n) < 0 ? -ENOMEM : 0;
 }
 
 /* Does the branch change anything? Only then it takes a revision. */
@@ -399,151 +399,6 @@ void mem_reply_done(struct mem_reply *r)
     memset(r, 0, sizeof(*r));
 }
 
-/* ---- leases and time ---- */
-
-struct mem_lease *mem_lease_find(struct mem_store *s, uint64_t id)
-{
-    er_list_for_each (node, &s->leases) {
-        struct mem_lease *l = ER_LIST_ITEM(node, struct mem_lease, node);
-
-        if (l->id == id)
-            return l;
-    }
-    return NULL;
-}
-
-/* One revision for all its keys, as etcd does. */
-void mem_lease_end(struct mem_store *s, struct mem_lease *lease)
-{
-    bool any = false;
-    size_t n = 0;
-
-    er_list_remove(&lease->node);
-    for (size_t i = 0; i < s->record_n; i++)
-        n += s->records[i].kv.lease == lease->id;
-    (void)reserve_events(s, n); /* add_event() copes */
-    for (size_t i = 0; i < s->record_n;) {
-        if (s->records[i].kv.lease != lease->id) {
-            i++;
-            continue;
-        }
-        if (!any)
-            s->revision++;
-        any = true;
-        delete_at(s, i);
-    }
-    if (lease->keeper)
-        mem_client_lease_lost(lease->keeper, lease);
-    free(lease);
-}
-
-static void apply_late(struct mem_store *s, struct mem_late *late)
-{
-    struct mem_reply reply;
-
-    er_list_remove(&late->node);
-    if (mem_store_txn(s, &late->txn, &reply) == 0)
-        mem_reply_done(&reply);
-    free(late);
-}
-
-void mem_store_advance(struct mem_store *s, uint64_t now_us)
-{
-    if (now_us > s->now_us)
-        s->now_us = now_us;
-    er_list_for_each_safe (node, &s->late) {
-        struct mem_late *late = ER_LIST_ITEM(node, struct mem_late, node);
-
-        if (late->due_us <= s->now_us)
-            apply_late(s, late);
-    }
-    er_list_for_each_safe (node, &s->leases) {
-        struct mem_lease *l = ER_LIST_ITEM(node, struct mem_lease, node);
-
-        if (l->expires_us <= s->now_us)
-            mem_lease_end(s, l);
-    }
-}
-
-uint64_t mem_store_deadline(const struct mem_store *s)
-{
-    uint64_t at = ER_FOREVER;
-
-    er_list_for_each (node, &s->late) {
-        const struct mem_late *late = ER_LIST_ITEM(node, struct mem_late, node);
-
-        at = late->due_us < at ? late->due_us : at;
-    }
-    er_list_for_each (node, &s->leases) {
-        const struct mem_lease *l = ER_LIST_ITEM(node, struct mem_lease, node);
-
-        at = l->expires_us < at ? l->expires_us : at;
-    }
-    return at;
-}
-
-/* ---- deep copy of a transaction ---- */
-
-static struct er_bytes keep(char **at, struct er_bytes b)
-{
-    struct er_bytes copy = {*at, b.len};
-
-    if (b.len)
-        memcpy(*at, b.data, b.len);
-    *at += b.len;
-    return copy;
-}
-
-static void copy_ops(char **at, struct er_store_op *to, const struct er_store_op *from, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        to[i] = from[i];
-        to[i].key = keep(at, from[i].key);
-        to[i].value = keep(at, from[i].value);
-        to[i].after = (struct er_bytes){NULL, 0}; /* nobody reads the answer */
-    }
-}
-
-static size_t ops_bytes(const struct er_store_op *ops, size_t n)
-{
-    size_t bytes = n * sizeof(*ops);
-
-    for (size_t i = 0; i < n; i++)
-        bytes += ops[i].key.len + ops[i].value.len;
-    return bytes;
-}
-
-struct mem_late *mem_txn_copy(const struct er_store_txn *txn)
-{
-    size_t bytes = sizeof(struct mem_late) + txn->cmp_n * sizeof(*txn->cmps) +
-                   ops_bytes(txn->then_ops, txn->then_n) + ops_bytes(txn->else_ops, txn->else_n);
-    struct mem_late *late;
-    struct er_store_cmp *cmps;
-    struct er_store_op *then_ops, *else_ops;
-    char *at;
-
-    for (size_t i = 0; i < txn->cmp_n; i++)
-        bytes += txn->cmps[i].key.len + txn->cmps[i].value.len;
-    late = malloc(bytes);
-    if (!late)
-        return NULL;
-    cmps = (struct er_store_cmp *)(late + 1);
-    then_ops = (struct er_store_op *)(cmps + txn->cmp_n);
-    else_ops = then_ops + txn->then_n;
-    at = (char *)(else_ops + txn->else_n);
-    for (size_t i = 0; i < txn->cmp_n; i++) {
-        cmps[i] = txn->cmps[i];
-        cmps[i].key = keep(&at, txn->cmps[i].key);
-        cmps[i].value = keep(&at, txn->cmps[i].value);
-    }
-    copy_ops(&at, then_ops, txn->then_ops, txn->then_n);
-    copy_ops(&at, else_ops, txn->else_ops, txn->else_n);
-    late->txn =
-        (struct er_store_txn){cmps, txn->cmp_n, then_ops, txn->then_n, else_ops, txn->else_n};
-    er_list_init(&late->node);
-    return late;
-}
-
 /* ---- life ---- */
 
 struct mem_store *mem_store_new(void)
@@ -570,7 +425,7 @@ void mem_store_free(struct mem_store *s)
         free(ER_LIST_ITEM(node, struct mem_late, node));
     for (size_t i = 0; i < s->record_n; i++)
         mem_blob_unref(s->records[i].blob);
-    drop_events(s, s->event_n);
+    mem_store_drop_events(s, s->event_n);
     free(s->records);
     free(s->events);
     free(s);

@@ -30,6 +30,7 @@ enum er_store_mem_fault {
     ER_FAULT_LOST_REPLY, /* applied, answered ER_E_AMBIGUOUS */
     ER_FAULT_LATE,       /* answered ER_E_AMBIGUOUS, applied `delay_us` later */
     ER_FAULT_LOST,       /* answered ER_E_AMBIGUOUS, never applied */
+    ER_FAULT_DUPLICATE,  /* applied, answered, and applied again `delay_us` later */
     ER_FAULT_REFUSED     /* answered -ENOTCONN, never applied */
 };
 /* Applies to the next transaction of this client. */
@@ -38,6 +39,14 @@ void er_store_mem_fault(struct er_store *store, enum er_store_mem_fault fault, u
 void er_store_mem_delay(struct er_store *store, uint64_t reply_us, uint64_t watch_us);
 /* Cut off: requests answer -ENOTCONN, watches are silent, leases are not kept alive. */
 void er_store_mem_cut(struct er_store *store, bool cut);
+/* Nothing arrives at this client: its requests are carried out, their answers are given up after 5
+ * s as ER_E_AMBIGUOUS, watches are silent; leases are kept. */
+void er_store_mem_deaf(struct er_store *store, bool deaf);
+/* This client's clock is ahead of the store's (or behind, when negative). */
+void er_store_mem_skew(struct er_store *store, int64_t skew_us);
+/* No lease ends while the store is out of order, nor within one TTL after it. Cut the clients too.
+ */
+void er_store_mem_outage(struct er_store *store, bool out);
 /* The store ends a lease although its owner lives. -ENOENT: no such lease. */
 int er_store_mem_drop_lease(struct er_store *store, uint64_t lease);
 /* Forget history up to and including `rev`: watches behind it get ER_E_STALE. */

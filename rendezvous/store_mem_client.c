@@ -8,52 +8,11 @@
 
 /* One client of the embedded store: the port's operations, answers and watches under way. */
 
-enum answer_kind { ANSWER_TXN, ANSWER_LEASE };
-
-struct answer {
-    struct er_list node;
-    enum answer_kind kind;
-    uint64_t due_us;
-    int rc;
-    void *user;
-    er_store_txn_fn txn_done;
-    struct mem_reply reply;
-    er_store_lease_fn lease_done;
-    uint64_t lease, ttl_us;
-};
-
-struct watch {
-    struct er_list node;
-    uint64_t id, next_rev;
-    struct er_bytes key; /* owned */
-    bool prefix, dead;
-    er_store_watch_fn fn;
-    void *user;
-};
-
-struct mem_client {
-    struct er_store base;
-    struct mem_store *store;
-    struct er_list node, answers, watches;
-    uint64_t next_watch;
-    bool cut, dispatching;
-    uint64_t cut_us; /* since when */
-    enum er_store_mem_fault fault;
-    uint64_t fault_delay_us, reply_delay_us, watch_delay_us;
-    struct er_store_event *scratch; /* one revision's events */
-    size_t scratch_cap;
-};
-
-static struct mem_client *of(const struct er_store *store)
-{
-    return (struct mem_client *)(uintptr_t)store;
-}
-
 /* ---- answers ---- */
 
-static struct answer *answer_new(struct mem_client *c, enum answer_kind kind, void *user)
+static struct mem_answer *answer_new(struct mem_client *c, enum answer_kind kind, void *user)
 {
-    struct answer *a = calloc(1, sizeof(*a));
+    struct mem_answer *a = calloc(1, sizeof(*a));
 
     if (!a)
         return NULL;
@@ -63,13 +22,13 @@ static struct answer *answer_new(struct mem_client *c, enum answer_kind kind, vo
     return a;
 }
 
-static void answer_free(struct answer *a)
+static void answer_free(struct mem_answer *a)
 {
     mem_reply_done(&a->reply);
     free(a);
 }
 
-static void deliver(struct answer *a)
+static void deliver(struct mem_answer *a)
 {
     struct er_store_reply reply = {.succeeded = a->reply.succeeded,
                                    .revision = a->reply.revision,
@@ -94,6 +53,19 @@ static void deliver(struct answer *a)
     free(kvs);
 }
 
+/* Who hears nothing gives an answer up after a while: its request may have done something. */
+static bool may_deliver(const struct mem_client *c, struct mem_answer *a)
+{
+    if (c->cut && a->rc != -ENOTCONN)
+        return false;
+    if (c->deaf && !a->given_up && a->rc != -ENOTCONN) {
+        a->given_up = true;
+        a->due_us = er_deadline_in(c->store->now_us, MEM_GIVE_UP_US);
+        a->rc = ER_E_AMBIGUOUS;
+    }
+    return true;
+}
+
 /* Of the answers there now; what callbacks add waits for the next dispatch. */
 static void deliver_answers(struct mem_client *c)
 {
@@ -101,15 +73,15 @@ static void deliver_answers(struct mem_client *c)
 
     er_list_init(&due);
     er_list_for_each_safe (node, &c->answers) {
-        struct answer *a = ER_LIST_ITEM(node, struct answer, node);
+        struct mem_answer *a = ER_LIST_ITEM(node, struct mem_answer, node);
 
-        if (a->due_us > c->store->now_us || (c->cut && a->rc != -ENOTCONN))
+        if (!may_deliver(c, a) || a->due_us > c->store->now_us)
             continue;
         er_list_remove(node);
         er_list_push_back(&due, node);
     }
     while (!er_list_empty(&due)) {
-        struct answer *a = ER_LIST_ITEM(due.next, struct answer, node);
+        struct mem_answer *a = ER_LIST_ITEM(due.next, struct mem_answer, node);
 
         er_list_remove(&a->node);
         deliver(a);
@@ -119,7 +91,7 @@ static void deliver_answers(struct mem_client *c)
 
 void mem_client_lease_lost(struct mem_client *keeper, const struct mem_lease *lease)
 {
-    struct answer *a = answer_new(keeper, ANSWER_LEASE, lease->user);
+    struct mem_answer *a = answer_new(keeper, ANSWER_LEASE, lease->user);
 
     if (!a)
         return; /* the owner also watches its own key */
@@ -134,7 +106,7 @@ void mem_client_lease_lost(struct mem_client *keeper, const struct mem_lease *le
 
 /* Index of the first event at or after the watch's position that it wants; moves the position over
  * what it doesn't want. */
-static size_t next_event(const struct mem_client *c, struct watch *w)
+static size_t next_event(const struct mem_client *c, struct mem_watch *w)
 {
     const struct mem_store *s = c->store;
     size_t lo = 0, hi = s->event_n;
@@ -157,7 +129,7 @@ static size_t next_event(const struct mem_client *c, struct watch *w)
 }
 
 /* When the watch has something to say; ER_FOREVER: nothing. */
-static uint64_t watch_due(const struct mem_client *c, struct watch *w)
+static uint64_t watch_due(const struct mem_client *c, struct mem_watch *w)
 {
     size_t i;
 
@@ -184,14 +156,14 @@ static int reserve_scratch(struct mem_client *c, size_t n)
     return 0;
 }
 
-static void watch_stale(struct watch *w)
+static void watch_stale(struct mem_watch *w)
 {
     w->dead = true;
     w->fn(w->user, ER_E_STALE, NULL, 0, 0);
 }
 
 /* The events of one revision, in one call. */
-static void deliver_revision(struct mem_client *c, struct watch *w, size_t i)
+static void deliver_revision(struct mem_client *c, struct mem_watch *w, size_t i)
 {
     struct mem_store *s = c->store;
     uint64_t rev = s->events[i].record.kv.mod_rev;
@@ -217,7 +189,7 @@ static void deliver_revision(struct mem_client *c, struct watch *w, size_t i)
         mem_blob_unref(mem_blob_of(&c->scratch[k].kv));
 }
 
-static void deliver_watch(struct mem_client *c, struct watch *w)
+static void deliver_watch(struct mem_client *c, struct mem_watch *w)
 {
     while (watch_due(c, w) <= c->store->now_us) {
         if (w->next_rev <= c->store->compacted)
@@ -227,7 +199,7 @@ static void deliver_watch(struct mem_client *c, struct watch *w)
     }
 }
 
-static void watch_free(struct watch *w)
+static void watch_free(struct mem_watch *w)
 {
     er_list_remove(&w->node);
     free((void *)(uintptr_t)w->key.data);
@@ -237,7 +209,7 @@ static void watch_free(struct watch *w)
 static void reap_watches(struct mem_client *c)
 {
     er_list_for_each_safe (node, &c->watches) {
-        struct watch *w = ER_LIST_ITEM(node, struct watch, node);
+        struct mem_watch *w = ER_LIST_ITEM(node, struct mem_watch, node);
 
         if (w->dead)
             watch_free(w);
@@ -251,57 +223,75 @@ static int client_fd(const struct er_store *store)
     return -1;
 }
 
+/* The client's clock. */
+static uint64_t local(const struct mem_client *c, uint64_t at_us)
+{
+    return (uint64_t)((int64_t)at_us + c->skew_us);
+}
+
 static uint64_t client_heard(const struct er_store *store)
 {
-    const struct mem_client *c = of(store);
+    const struct mem_client *c = mem_client_of(store);
 
-    return c->cut ? c->cut_us : c->store->now_us;
+    return local(c, c->cut || c->deaf ? c->cut_us : c->store->now_us);
 }
 
 static uint64_t client_deadline(const struct er_store *store)
 {
-    const struct mem_client *c = of(store);
+    const struct mem_client *c = mem_client_of(store);
     uint64_t at = mem_store_deadline(c->store);
 
     er_list_for_each (node, &c->answers) {
-        const struct answer *a = ER_LIST_ITEM(node, struct answer, node);
+        struct mem_answer *a = ER_LIST_ITEM(node, struct mem_answer, node);
 
-        if (a->due_us < at && (!c->cut || a->rc == -ENOTCONN))
+        if (may_deliver(c, a) && a->due_us < at)
             at = a->due_us;
     }
     er_list_for_each (node, &c->watches) {
-        uint64_t due = c->cut ? ER_FOREVER : watch_due(c, ER_LIST_ITEM(node, struct watch, node));
+        uint64_t due = c->cut || c->deaf ? ER_FOREVER
+                                         : watch_due(c, ER_LIST_ITEM(node, struct mem_watch, node));
 
         at = due < at ? due : at;
     }
-    return at;
+    return at == ER_FOREVER || at == 0 ? at : local(c, at);
 }
 
 static bool client_pending(const struct er_store *store)
 {
-    return client_deadline(store) <= of(store)->store->now_us;
+    const struct mem_client *c = mem_client_of(store);
+
+    return client_deadline(store) <= local(c, c->store->now_us);
 }
 
 static void client_dispatch(struct er_store *store, uint64_t now_us)
 {
-    struct mem_client *c = of(store);
+    struct mem_client *c = mem_client_of(store);
 
-    mem_store_advance(c->store, now_us);
+    mem_store_advance(c->store, (uint64_t)((int64_t)now_us - c->skew_us));
     c->dispatching = true;
     deliver_answers(c);
-    if (!c->cut) {
+    if (!c->cut && !c->deaf) {
         /* A watch that is opened in a callback is appended, and runs in this pass. */
         er_list_for_each (node, &c->watches)
-            deliver_watch(c, ER_LIST_ITEM(node, struct watch, node));
+            deliver_watch(c, ER_LIST_ITEM(node, struct mem_watch, node));
     }
     c->dispatching = false;
     reap_watches(c);
 }
 
-static void run_txn(struct mem_client *c, const struct er_store_txn *txn, struct answer *a)
+static void apply_later(struct mem_client *c, const struct er_store_txn *txn)
+{
+    struct mem_late *late = mem_txn_copy(txn);
+
+    if (!late)
+        return;
+    late->due_us = er_deadline_in(c->store->now_us, c->fault_delay_us);
+    er_list_push_back(&c->store->late, &late->node);
+}
+
+static void run_txn(struct mem_client *c, const struct er_store_txn *txn, struct mem_answer *a)
 {
     enum er_store_mem_fault fault = c->cut ? ER_FAULT_REFUSED : c->fault;
-    struct mem_late *late;
 
     c->fault = ER_FAULT_NONE;
     switch (fault) {
@@ -311,12 +301,12 @@ static void run_txn(struct mem_client *c, const struct er_store_txn *txn, struct
     case ER_FAULT_LOST_REPLY:
         a->rc = mem_store_txn(c->store, txn, &a->reply) ? -EINVAL : ER_E_AMBIGUOUS;
         break;
+    case ER_FAULT_DUPLICATE:
+        a->rc = mem_store_txn(c->store, txn, &a->reply);
+        apply_later(c, txn);
+        break;
     case ER_FAULT_LATE:
-        late = mem_txn_copy(txn);
-        if (late) {
-            late->due_us = er_deadline_in(c->store->now_us, c->fault_delay_us);
-            er_list_push_back(&c->store->late, &late->node);
-        }
+        apply_later(c, txn);
         a->rc = ER_E_AMBIGUOUS;
         break;
     case ER_FAULT_LOST:
@@ -331,8 +321,8 @@ static void run_txn(struct mem_client *c, const struct er_store_txn *txn, struct
 static int client_txn(struct er_store *store, const struct er_store_txn *txn, er_store_txn_fn done,
                       void *user)
 {
-    struct mem_client *c = of(store);
-    struct answer *a = answer_new(c, ANSWER_TXN, user);
+    struct mem_client *c = mem_client_of(store);
+    struct mem_answer *a = answer_new(c, ANSWER_TXN, user);
 
     if (!a)
         return -ENOMEM;
@@ -345,7 +335,7 @@ static int client_txn(struct er_store *store, const struct er_store_txn *txn, er
 static int answer_lease(struct mem_client *c, int rc, const struct mem_lease *lease, uint64_t id,
                         er_store_lease_fn done, void *user)
 {
-    struct answer *a;
+    struct mem_answer *a;
 
     if (!done)
         return 0;
@@ -363,7 +353,7 @@ static int answer_lease(struct mem_client *c, int rc, const struct mem_lease *le
 static int client_grant(struct er_store *store, uint64_t id, uint64_t ttl_us,
                         er_store_lease_fn done, void *user)
 {
-    struct mem_client *c = of(store);
+    struct mem_client *c = mem_client_of(store);
     struct mem_lease *lease = NULL;
     int rc = c->cut ? -ENOTCONN : id == 0 ? -EINVAL : mem_lease_find(c->store, id) ? -EEXIST : 0;
 
@@ -381,7 +371,7 @@ static int client_grant(struct er_store *store, uint64_t id, uint64_t ttl_us,
 
 static int client_keep(struct er_store *store, uint64_t id, er_store_lease_fn lost, void *user)
 {
-    struct mem_client *c = of(store);
+    struct mem_client *c = mem_client_of(store);
     struct mem_lease *lease = mem_lease_find(c->store, id);
 
     if (!lease)
@@ -395,7 +385,7 @@ static int client_keep(struct er_store *store, uint64_t id, er_store_lease_fn lo
 
 static int client_revoke(struct er_store *store, uint64_t id, er_store_lease_fn done, void *user)
 {
-    struct mem_client *c = of(store);
+    struct mem_client *c = mem_client_of(store);
     struct mem_lease *lease = mem_lease_find(c->store, id);
 
     if (c->cut)
@@ -411,8 +401,8 @@ static int client_revoke(struct er_store *store, uint64_t id, er_store_lease_fn 
 static int client_watch(struct er_store *store, struct er_bytes key, bool prefix,
                         uint64_t start_rev, er_store_watch_fn fn, void *user, uint64_t *ret_id)
 {
-    struct mem_client *c = of(store);
-    struct watch *w = calloc(1, sizeof(*w));
+    struct mem_client *c = mem_client_of(store);
+    struct mem_watch *w = calloc(1, sizeof(*w));
     char *copy = malloc(key.len + 1);
 
     if (!w || !copy) {
@@ -435,10 +425,10 @@ static int client_watch(struct er_store *store, struct er_bytes key, bool prefix
 
 static void client_unwatch(struct er_store *store, uint64_t id)
 {
-    struct mem_client *c = of(store);
+    struct mem_client *c = mem_client_of(store);
 
     er_list_for_each (node, &c->watches) {
-        struct watch *w = ER_LIST_ITEM(node, struct watch, node);
+        struct mem_watch *w = ER_LIST_ITEM(node, struct mem_watch, node);
 
         if (w->id == id)
             w->dead = true;
@@ -447,33 +437,13 @@ static void client_unwatch(struct er_store *store, uint64_t id)
         reap_watches(c);
 }
 
-static void set_kept(struct mem_client *c, uint64_t (*expiry)(const struct mem_lease *, uint64_t))
-{
-    er_list_for_each (node, &c->store->leases) {
-        struct mem_lease *l = ER_LIST_ITEM(node, struct mem_lease, node);
-
-        if (l->keeper == c)
-            l->expires_us = expiry(l, c->store->now_us);
-    }
-}
-
-static uint64_t one_ttl(const struct mem_lease *l, uint64_t now_us)
-{
-    return er_deadline_in(now_us, l->ttl_us);
-}
-
-static uint64_t for_ever(const struct mem_lease *l, uint64_t now_us)
-{
-    return ER_FOREVER;
-}
-
 static void client_free(struct er_store *store)
 {
-    struct mem_client *c = of(store);
+    struct mem_client *c = mem_client_of(store);
 
     if (!store)
         return;
-    set_kept(c, one_ttl);
+    mem_client_keep(c, false);
     er_list_for_each (node, &c->store->leases) {
         struct mem_lease *l = ER_LIST_ITEM(node, struct mem_lease, node);
 
@@ -481,9 +451,9 @@ static void client_free(struct er_store *store)
             l->keeper = NULL;
     }
     er_list_for_each_safe (node, &c->answers)
-        answer_free(ER_LIST_ITEM(node, struct answer, node));
+        answer_free(ER_LIST_ITEM(node, struct mem_answer, node));
     er_list_for_each_safe (node, &c->watches)
-        watch_free(ER_LIST_ITEM(node, struct watch, node));
+        watch_free(ER_LIST_ITEM(node, struct mem_watch, node));
     er_list_remove(&c->node);
     if (er_list_empty(&c->store->clients))
         mem_store_free(c->store);
@@ -507,7 +477,7 @@ static const struct er_store_ops mem_ops = {
     .heard = client_heard,
 };
 
-/* ---- life and hooks ---- */
+/* ---- life ---- */
 
 static int client_new(struct mem_store *s, struct er_store **ret, struct er_error *err)
 {
@@ -536,55 +506,5 @@ int er_store_mem_new(struct er_store **ret, struct er_error *err)
 
 int er_store_mem_client(struct er_store *of_store, struct er_store **ret, struct er_error *err)
 {
-    return client_new(of(of_store)->store, ret, err);
-}
-
-uint64_t er_store_mem_revision(const struct er_store *store)
-{
-    return of(store)->store->revision;
-}
-
-const struct er_store_kv *er_store_mem_peek(const struct er_store *store, struct er_bytes key)
-{
-    const struct mem_record *r = mem_store_get(of(store)->store, key);
-
-    return r ? &r->kv : NULL;
-}
-
-void er_store_mem_fault(struct er_store *store, enum er_store_mem_fault fault, uint64_t delay_us)
-{
-    of(store)->fault = fault;
-    of(store)->fault_delay_us = delay_us;
-}
-
-void er_store_mem_delay(struct er_store *store, uint64_t reply_us, uint64_t watch_us)
-{
-    of(store)->reply_delay_us = reply_us;
-    of(store)->watch_delay_us = watch_us;
-}
-
-void er_store_mem_cut(struct er_store *store, bool cut)
-{
-    struct mem_client *c = of(store);
-
-    if (c->cut == cut)
-        return;
-    c->cut = cut;
-    c->cut_us = c->store->now_us;
-    set_kept(c, cut ? one_ttl : for_ever);
-}
-
-int er_store_mem_drop_lease(struct er_store *store, uint64_t lease)
-{
-    struct mem_lease *l = mem_lease_find(of(store)->store, lease);
-
-    if (!l)
-        return -ENOENT;
-    mem_lease_end(of(store)->store, l);
-    return 0;
-}
-
-void er_store_mem_compact(struct er_store *store, uint64_t rev)
-{
-    mem_store_compact(of(store)->store, rev);
+    return client_new(mem_client_of(of_store)->store, ret, err);
 }

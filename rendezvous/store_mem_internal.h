@@ -1,6 +1,6 @@
 #pragma once
-/* The embedded store's insides: store_mem.c (keys, history, leases), store_mem_client.c (the port).
- */
+/* The embedded store's insides: store_mem.c (keys, history, transactions), store_mem_time.c
+ * (leases, late transactions), store_mem_client.c (the port), store_mem_hook.c (faults). */
 #include "base/clock.h"
 #include "base/list.h"
 #include "rendezvous/store_mem.h"
@@ -46,6 +46,7 @@ struct mem_store {
     size_t event_n, event_cap;
     uint64_t revision, compacted; /* newest; newest that is forgotten */
     uint64_t now_us;
+    bool out; /* of order: no lease ends */
     struct er_list leases, late, clients;
     struct er_store_kv peek;
 };
@@ -85,3 +86,57 @@ bool mem_key_matches(struct er_bytes key, struct er_bytes want, bool prefix);
 
 /* Told by the store when a lease ended that `keeper` keeps. */
 void mem_client_lease_lost(struct mem_client *keeper, const struct mem_lease *lease);
+
+/* ---- clients ---- */
+
+#define MEM_GIVE_UP_US 5000000ull /* an answer that does not arrive */
+
+enum answer_kind { ANSWER_TXN, ANSWER_LEASE };
+
+struct mem_answer {
+    struct er_list node;
+    enum answer_kind kind;
+    bool given_up;
+    uint64_t due_us;
+    int rc;
+    void *user;
+    er_store_txn_fn txn_done;
+    struct mem_reply reply;
+    er_store_lease_fn lease_done;
+    uint64_t lease, ttl_us;
+};
+
+struct mem_watch {
+    struct er_list node;
+    uint64_t id, next_rev;
+    struct er_bytes key; /* owned */
+    bool prefix, dead;
+    er_store_watch_fn fn;
+    void *user;
+};
+
+struct mem_client {
+    struct er_store base;
+    struct mem_store *store;
+    struct er_list node, answers, watches;
+    uint64_t next_watch;
+    bool cut, deaf, dispatching; /* deaf: nothing arrives here */
+    int64_t skew_us;             /* this client's clock is ahead by */
+    uint64_t cut_us;             /* since when */
+    enum er_store_mem_fault fault;
+    uint64_t fault_delay_us, reply_delay_us, watch_delay_us;
+    struct er_store_event *scratch; /* one revision's events */
+    size_t scratch_cap;
+};
+
+static inline struct mem_client *mem_client_of(const struct er_store *store)
+{
+    return (struct mem_client *)(uintptr_t)store;
+}
+
+/* From now on kept alive, or not. */
+void mem_client_keep(struct mem_client *c, bool keep);
+/* Of store_mem.c, for leases that end: room for more events (-ENOMEM), and a record's end. */
+int mem_store_reserve(struct mem_store *s, size_t more);
+void mem_store_delete_at(struct mem_store *s, size_t i);
+void mem_store_drop_events(struct mem_store *s, size_t n);

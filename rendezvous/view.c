@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "rendezvous/planted.h"
+
 void er_view_init(struct er_view *v, struct er_view_node *nodes, size_t cap)
 {
     memset(v, 0, sizeof(*v));
@@ -297,12 +299,27 @@ bool er_view_departed(const struct er_view *v, const struct er_view_node *n)
                             w->has_cause && strcmp(w->cause.node_id, n->id) == 0));
 }
 
+/* The newest generation this incarnation was given and may run: one that was sealed. A number above
+ * the last sealed one came to nothing; then the one before it counts. A number below that came to
+ * nothing is covered by `left`, as idle nodes raise it whenever the job forms. */
+static uint64_t given(const struct er_view *v, const struct er_view_node *n)
+{
+    const struct er_assign *a = &n->assign;
+
+    if (!n->has_assign || er_bug(LEFT_OUT_IS_READY))
+        return 0;
+    if (a->generation <= v->world.last_sealed)
+        return a->incarnation == n->member.incarnation ? a->generation : 0;
+    return a->prev_incarnation == n->member.incarnation ? a->prev_generation : 0;
+}
+
 bool er_view_ready(const struct er_view *v, const struct er_view_node *n)
 {
     if (!n->present)
         return false;
-    return er_view_alive_member(v, n) ? n->member.left >= v->world.last_sealed
-                                      : n->member.left >= n->member.running;
+    if (er_view_alive_member(v, n))
+        return n->member.left >= v->world.last_sealed;
+    return n->member.left >= n->member.running && n->member.left >= given(v, n);
 }
 
 const struct er_cause *er_view_failed(const struct er_view *v)

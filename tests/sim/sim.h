@@ -1,0 +1,175 @@
+#pragma once
+/*
+ * Seeded simulation of the rendezvous: 1 to 64 agents on one embedded store and one virtual clock,
+ * in one process. A seed gives the job's shape and a schedule of faults; the same seed and schedule
+ * replay exactly. sim.c: agents, workers, clock; sim_check.c: what must always hold, checked on
+ * every change of the store in its order; sim_fault.c: the schedule; rendezvous.c: the program.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/rand.h"
+#include "rendezvous/driver_internal.h"
+#include "rendezvous/store_mem.h"
+
+#define SIM_NODES  64
+#define SIM_GENS   256 /* sealed generations remembered */
+#define SIM_FAULTS 96  /* of one schedule */
+#define SIM_ROOT   "/elastic-run/sim/"
+
+/* X(NAME, weight) */
+#define SIM_FAULT_KINDS(X)                                                                         \
+    X(FAIL, 14)                                                                                    \
+    X(QUIT, 3)                                                                                     \
+    X(SUCCESS, 2)                                                                                  \
+    X(CRASH_FAST, 7)                                                                               \
+    X(CRASH_SLOW, 5)                                                                               \
+    X(REBOOT, 3)                                                                                   \
+    X(LOST_REPLY, 12)                                                                              \
+    X(LATE, 16)                                                                                    \
+    X(LOST, 8)                                                                                     \
+    X(DUPLICATE, 8)                                                                                \
+    X(REFUSED, 6)                                                                                  \
+    X(LEASE, 10)                                                                                   \
+    X(CUT, 6)                                                                                      \
+    X(DEAF, 6)                                                                                     \
+    X(DELAY, 8)                                                                                    \
+    X(LEAVE, 3)                                                                                    \
+    X(DRAIN, 3)                                                                                    \
+    X(SCALE, 3)                                                                                    \
+    X(ASIDE, 2)                                                                                    \
+    X(RELEASE, 1)                                                                                  \
+    X(COMPACT, 3)                                                                                  \
+    X(OUTAGE, 2)                                                                                   \
+    X(CLOCK, 4)                                                                                    \
+    X(COMMIT, 12)                                                                                  \
+    X(KEYS, 6)
+enum sim_fault_kind {
+#define SIM_ENUM(name, weight) SIM_##name,
+    SIM_FAULT_KINDS(SIM_ENUM)
+#undef SIM_ENUM
+        SIM_FAULT_COUNT
+};
+
+#define SIM_PHASES(X) X(first) X(forming) X(planning) X(sealed) X(ahead) X(go)
+enum sim_phase {
+#define SIM_ENUM(name) SIM_PHASE_##name,
+    SIM_PHASES(SIM_ENUM)
+#undef SIM_ENUM
+        SIM_PHASE_COUNT
+};
+
+#define SIM_ROLES(X) X(leader) X(member) X(other)
+enum sim_role {
+#define SIM_ENUM(name) SIM_ROLE_##name,
+    SIM_ROLES(SIM_ENUM)
+#undef SIM_ENUM
+        SIM_ROLE_COUNT
+};
+
+/* Due at `at_us`; then as soon as the job is in `phase` and the victim has `role`, at the latest 30
+ * s after. */
+struct sim_fault {
+    uint64_t at_us, amount;
+    enum sim_fault_kind kind;
+    enum sim_phase phase;
+    enum sim_role role;
+    unsigned victim; /* which of those that have the role */
+    bool left_out;   /* while shrinking */
+};
+
+struct sim;
+
+struct sim_node {
+    struct sim *sim;
+    int index;
+    char id[16];
+    struct er_store *client;
+    struct er_driver *driver; /* NULL: down */
+    struct er_rand rand;      /* its own, so that a shorter schedule changes little */
+    uint64_t incarnation, boot, next_us;
+    bool dirty; /* next_us is to be found out again */
+    bool over, late_to_stop;
+    struct er_verdict verdict;
+    int drift_ppm;
+    int64_t jump_us;
+    /* its workers */
+    uint64_t running, last_started; /* generation; 0 none */
+    bool preparing, reported;
+    uint64_t restart_us, left_us, fail_us, ok_us, uncut_us, undeaf_us, ready_us; /* 0: none */
+};
+
+struct sim_sealed {
+    uint64_t generation, nonce;
+    uint32_t nnodes, world_size, restarts;
+    int rank[SIM_NODES], first[SIM_NODES];
+    uint64_t incarnation[SIM_NODES]; /* 0: not a member */
+    bool ok[SIM_NODES];
+    bool genuine; /* a worker failed by itself */
+    char master[ER_HOST_TEXT_MAX];
+};
+
+struct sim {
+    uint64_t seed, now_us, begun_us;
+    struct er_rand rand;
+    int n, min, max, slots[SIM_NODES];
+    uint32_t restart_max;
+    bool planned, new_runs;
+    bool finishing, broken;
+    char why[256];
+    uint64_t events, seals, outage_us, incarnations, requests;
+    uint64_t last_rev;
+    struct sim_node nodes[SIM_NODES];
+    struct sim_fault faults[SIM_FAULTS];
+    size_t fault_n;
+    uint64_t fired; /* bits of faults, by 64 */
+    bool done[SIM_FAULTS];
+    struct er_store *observer;
+    /* what the observer has seen */
+    struct er_assign assign[SIM_NODES];
+    bool assign_seen[SIM_NODES], registered[SIM_NODES];
+    char fence[ER_FENCE_MAX];
+    struct er_world world;
+    bool has_world;
+    uint64_t commit_step, commits;
+    struct sim_sealed gens[SIM_GENS];
+};
+
+/* Hits of every kind of fault in every phase on every role; summed over all seeds. */
+extern uint64_t sim_hits[SIM_FAULT_COUNT][SIM_PHASE_COUNT][SIM_ROLE_COUNT];
+extern bool sim_verbose;
+
+/* sim.c */
+uint64_t sim_below(struct er_rand *r, uint64_t n);
+bool sim_chance(struct er_rand *r, unsigned percent);
+uint64_t sim_soon(const struct sim *sim, struct er_rand *r, uint64_t max_us);
+void sim_down(struct sim_node *node);
+void sim_dirty(struct sim *sim); /* everybody may have something to do */
+void sim_report(struct sim_node *node, bool ok, bool uncounted);
+/* Runs one seed; `sim` has a schedule already when `keep`. True: nothing was violated. */
+bool sim_run(struct sim *sim, uint64_t seed, bool keep);
+
+/* sim_check.c */
+void sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void sim_observe(struct sim *sim); /* from the first revision on */
+void sim_look(struct sim *sim);    /* at what is new */
+struct sim_sealed *sim_sealed(struct sim *sim, uint64_t generation); /* NULL: not known */
+void sim_check_start(struct sim_node *node, const struct er_assignment *a);
+void sim_check_prepare(struct sim_node *node, const struct er_assignment *a);
+void sim_check_rest(struct sim *sim); /* after the faults everything runs, and nothing is left */
+void sim_check_end(struct sim *sim);
+bool sim_job_over(const struct er_world *w);
+
+#define sim_require(sim, x, ...)                                                                   \
+    do {                                                                                           \
+        if (!(x))                                                                                  \
+            sim_fail(sim, __VA_ARGS__);                                                            \
+    } while (0)
+
+/* sim_fault.c */
+void sim_schedule(struct sim *sim);
+uint64_t sim_next_fault(const struct sim *sim);
+void sim_inject(struct sim *sim); /* what is due */
+void sim_heal(struct sim *sim);
