@@ -100,32 +100,40 @@ static int list_processes(struct table *t)
     return rc;
 }
 
-static bool is_ours(const struct table *t, pid_t parent, pid_t self)
+static int by_pid(const void *a, const void *b)
 {
-    if (parent == self)
-        return true;
-    for (size_t i = 0; i < t->n; i++) {
-        if (t->items[i].pid == parent)
-            return t->items[i].ours;
+    const struct process *x = a, *y = b;
+
+    return (x->pid > y->pid) - (x->pid < y->pid);
+}
+
+static struct process *find(const struct table *t, pid_t pid)
+{
+    const struct process key = {.pid = pid};
+
+    return t->n ? bsearch(&key, t->items, t->n, sizeof(key), by_pid) : NULL;
+}
+
+/* Each one's line of parents is walked up to us, to one that is known, or to the top. Bounded,
+ * since pids that were used anew while we looked may make a circle of it. */
+static bool descends(const struct table *t, const struct process *p, pid_t self)
+{
+    for (size_t up = 0; p && up < t->n; up++) {
+        if (p->ours || p->parent == self)
+            return true;
+        p = p->parent > 1 ? find(t, p->parent) : NULL;
     }
     return false;
 }
 
-/* Until a round finds nobody new: the table is in no order, since pids wrap around. */
 static void mark_descendants(struct table *t)
 {
     pid_t self = getpid();
-    bool more = true;
 
-    while (more) {
-        more = false;
-        for (size_t i = 0; i < t->n; i++) {
-            struct process *p = &t->items[i];
-
-            if (!p->ours && is_ours(t, p->parent, self))
-                p->ours = more = true;
-        }
-    }
+    if (t->n)
+        qsort(t->items, t->n, sizeof(*t->items), by_pid);
+    for (size_t i = 0; i < t->n; i++)
+        t->items[i].ours = descends(t, &t->items[i], self);
 }
 
 int er_orphan_kill_pass(void)
