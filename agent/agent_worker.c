@@ -41,7 +41,7 @@ void er_agent_take_port(struct er_agent *agent)
 {
     const char *text = agent->config->master_port;
     char *end = NULL;
-    unsigned long low = text ? strtoul(text, &end, 10) : 0, high = low;
+    unsigned long low = text ? strtoul(text, &end, 10) : 0, high = low, start = er_now_us();
 
     er_cleanup_fd(&agent->port_fd);
     if (end && *end == '-')
@@ -49,7 +49,7 @@ void er_agent_take_port(struct er_agent *agent)
     /* A range is walked from a different place each time, so that a stale client of the last
      * generation meets nobody. */
     for (unsigned long i = 0, span = high - low + 1; i < span && i < PORT_TRIES; i++) {
-        unsigned long port = low ? low + (er_now_us() + i) % span : 0;
+        unsigned long port = low ? low + (start + i) % span : 0;
 
         if (hold_port(agent, (unsigned)port) == 0)
             break;

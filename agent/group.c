@@ -120,18 +120,6 @@ static void end_worker(struct er_group *g, struct er_worker *w)
     g->callbacks.exited(g->user, w);
 }
 
-struct er_worker *er_group_worker_of(struct er_group *g, pid_t pid)
-{
-    for (int up = 0; up < PARENTS_MAX && pid > 1; up++) {
-        for (int i = 0; i < g->n; i++) {
-            if (g->workers[i].pid == pid && er_worker_fsm_alive(&g->workers[i].fsm))
-                return &g->workers[i];
-        }
-        pid = er_orphan_parent(pid);
-    }
-    return NULL;
-}
-
 static struct er_worker *worker_with_pid(struct er_group *g, pid_t pid)
 {
     for (int i = 0; i < g->n; i++) {
@@ -139,6 +127,17 @@ static struct er_worker *worker_with_pid(struct er_group *g, pid_t pid)
             return &g->workers[i];
     }
     return NULL;
+}
+
+struct er_worker *er_group_worker_of(struct er_group *g, pid_t pid)
+{
+    struct er_worker *w = NULL;
+
+    for (int up = 0; !w && up < PARENTS_MAX && pid > 1; up++) {
+        w = worker_with_pid(g, pid);
+        pid = er_orphan_parent(pid);
+    }
+    return w;
 }
 
 static void on_pidfd(void *user, uint32_t events)
@@ -281,6 +280,7 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     }
     g->ctx = ctx;
     g->a = *a;
+    g->oom_seen = ctx->cgroup->ops->oom_kills(ctx->cgroup); /* one that could not be removed */
     g->callbacks = *callbacks;
     g->user = user;
     g->report_fd = -1;
@@ -295,6 +295,8 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
         return er_error_errno(err, "make a pipe");
     g->report_fd = pair[0];
     rc = er_fd_nonblock(pair[0]);
+    if (rc)
+        er_error_set(err, rc, "make a pipe non-blocking: %s", er_error_name(rc));
     if (!rc)
         rc = spawn_workers(g, cgroup_fd, pair[1], err);
     close(pair[1]);

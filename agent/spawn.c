@@ -41,7 +41,7 @@ static uint64_t ignored_signals(void)
         struct sigaction now;
 
         if (sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
-            known |= 1ull << sig;
+            known |= 1ull << (sig - 1);
     }
     asked = true;
     return known;
@@ -52,8 +52,8 @@ static void reset_signals(uint64_t ignored)
     struct sigaction plain = {.sa_handler = SIG_DFL};
     sigset_t none;
 
-    for (int sig = 1; ignored >> sig; sig++) {
-        if (ignored >> sig & 1)
+    for (int sig = 1; sig < NSIG; sig++) {
+        if (ignored >> (sig - 1) & 1)
             sigaction(sig, &plain, NULL);
     }
     sigemptyset(&none);
