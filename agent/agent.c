@@ -32,7 +32,7 @@
 
 static void close_console(struct er_agent *agent)
 {
-    size_t lost = er_console_done(&agent->console);
+    size_t lost = er_console_done(&agent->console, agent->stop_signals > 2);
 
     if (lost > 0)
         er_log(ER_LOG_WARNING, "the console did not take the last output in time",
@@ -44,6 +44,7 @@ static void agent_done(struct er_agent *agent)
     er_ctlserver_free(agent->workers_server);
     er_ctlserver_free(agent->status_server);
     er_agent_drop_requests(agent);
+    er_kv_budget_done(&agent->kv_budget);
     er_barriers_free(agent->barriers);
     er_group_free(agent->group);
     er_source_free(agent->driver_source);
@@ -54,7 +55,7 @@ static void agent_done(struct er_agent *agent)
         close_console(agent);
     er_loop_free(agent->loop);
     er_events_close(&agent->events);
-    er_statedir_close(&agent->state);
+    er_statedir_close(&agent->state, agent->state_shared && er_guard_lives(agent->guard));
     er_cleanup_fd(&agent->port_fd);
     er_cleanup_fd(&agent->null_fd);
     free(agent->log_dir);
@@ -104,15 +105,20 @@ static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
  * logs and checkpoints where they are. */
 static int open_files(struct er_agent *agent, struct er_error *err)
 {
-    int rc = er_statedir_open(&agent->state, agent->config->name, err);
+    int rc = er_statedir_lock(&agent->state, agent->config->name, err);
 
+    if (!rc) {
+        agent->state_shared =
+            er_guard_owns_dir(agent->guard, agent->state.path, agent->state.lock_fd) == 0;
+        if (!agent->state_shared)
+            er_log(ER_LOG_WARNING, "the guard cannot be told of the state folder",
+                   ER_STR("path", agent->state.path));
+        rc = er_statedir_make(&agent->state, err);
+    }
     if (!rc)
         rc = open_checkpoint_dir(agent, err);
     if (!rc)
         rc = open_logs(agent, err);
-    if (!rc && er_guard_owns_dir(agent->guard, agent->state.path) < 0)
-        er_log(ER_LOG_WARNING, "the guard cannot be told of the state folder",
-               ER_STR("path", agent->state.path));
     return rc ? rc : er_statedir_socket(&agent->state, "workers.sock", agent->socket, err);
 }
 

@@ -10,6 +10,7 @@
 #include "agent/ctlserver.h"
 #include "agent/events.h"
 #include "agent/group.h"
+#include "agent/kv_budget.h"
 #include "agent/recovery.h"
 #include "agent/statedir.h"
 #include "base/hash.h"
@@ -26,6 +27,7 @@ struct er_agent {
 
     struct er_loop *loop;
     struct er_statedir state;
+    bool state_shared; /* the guard holds its lock, too */
     struct er_events events;
     struct er_console console;
     struct er_cgroup cgroup;
@@ -50,6 +52,7 @@ struct er_agent {
 
     struct er_ctlserver *workers_server, *status_server;
     struct er_barriers *barriers;
+    struct er_kv_budget kv_budget;
     struct er_list requests; /* struct request of requests.c whose answer the driver owes */
 
     int stop_signal; /* last signal that makes the agent stop; 0: none */

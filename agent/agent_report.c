@@ -71,7 +71,7 @@ static int report_json(struct er_buf *buf, const struct er_report *r)
     er_buf_init(&cause, ER_REPORT_MAX);
     er_buf_init(&tail, ER_REPORT_MAX);
     er_agent_cause_json(&cause, &v->cause);
-    er_agent_tail_json(&tail, r->tail ? r->tail : "");
+    er_agent_tail_json(&tail, r->tail ? er_report_tail(r->tail) : "");
     er_rfc3339(er_wall_us(), ts);
     const struct er_field fields[] = {
         ER_STR("ts", ts),
@@ -127,7 +127,8 @@ void er_agent_report(struct er_agent *agent)
         return;
     er_buf_init(&text, 4 * ER_REPORT_MAX);
     rc = er_config_json_log(c) ? report_json(&text, &report) : er_report_format(&text, &report);
-    if (rc == 0 && text.len > 0)
+    /* A text that did not fit is cut after a whole line; half a JSON object helps nobody. */
+    if (text.len > 0 && (rc == 0 || !er_config_json_log(c)))
         (void)er_console_write(&agent->console, 1, text.data, text.len);
     er_buf_done(&text);
 }

@@ -15,10 +15,21 @@ static void leave(struct er_agent *agent, int code, const char *reason)
     er_driver_leave(agent->driver, code, reason);
 }
 
+static bool is_pending(int sig)
+{
+    sigset_t set;
+
+    return sigpending(&set) == 0 && sigismember(&set, sig) == 1;
+}
+
 static void on_stop_signal(struct er_agent *agent, int sig, uint64_t now_us)
 {
     char reason[64];
 
+    /* Of two that came at once TERM counts, though INT is read first. */
+    if (sig == SIGINT && agent->stop_signals == 0 && is_pending(SIGTERM) &&
+        !(agent->config->stop.forward >> SIGTERM & 1))
+        sig = SIGTERM;
     agent->stop_signal = sig;
     agent->stop_signal_us = now_us;
     agent->stop_signals++;
@@ -108,6 +119,7 @@ int er_agent_watch_signals(struct er_agent *agent, struct er_error *err)
     sigset_t set;
     int rc = 0;
 
+    er_guard_hold_signals();
     er_guard_signals(&set);
     for (int sig = 1; !rc && sig < ER_SIGNAL_MAX; sig++) {
         if (sigismember(&set, sig) == 1 && !is_ignored_hangup(sig))

@@ -8,8 +8,7 @@
 
 #include "base/clock.h"
 
-#define NAME_MAX_BYTES 208
-#define KEY_MAX        (NAME_MAX_BYTES + 48)
+#define KEY_MAX (ER_BARRIER_NAME_MAX + 48)
 
 /* One worker's request. */
 struct waiter {
@@ -24,7 +23,7 @@ struct barrier {
     uint64_t use;
     uint8_t *arrived; /* owned; one a local rank, of the current use */
     int arrived_n;
-    char name[NAME_MAX_BYTES];
+    char name[ER_BARRIER_NAME_MAX];
 };
 
 /* One use whose local ranks have all arrived: on its way through the store. */
@@ -34,7 +33,7 @@ struct round {
     uint64_t generation, use, wait_id;
     int next_node; /* first node only: whose arrival is awaited */
     bool first, releasing;
-    char name[NAME_MAX_BYTES];
+    char name[ER_BARRIER_NAME_MAX];
 };
 
 struct er_barriers {
@@ -138,10 +137,13 @@ static void advance(struct round *r)
 
 static void begin_round(struct er_barriers *bs, struct barrier *b)
 {
-    struct round *r = calloc(1, sizeof(*r));
+    struct round *r = bs->nnodes > 1 ? calloc(1, sizeof(*r)) : NULL;
 
-    if (!r) {
-        answer_all(&b->waiters, -ENOMEM);
+    b->arrived_n = 0;
+    memset(b->arrived, 0, (size_t)bs->local_size);
+    if (!r) { /* nobody else to meet, or out of memory */
+        b->use++;
+        answer_all(&b->waiters, bs->nnodes > 1 ? -ENOMEM : 0);
         return;
     }
     er_list_init(&r->node);
@@ -156,8 +158,6 @@ static void begin_round(struct er_barriers *bs, struct barrier *b)
         er_list_remove(node);
         er_list_push_back(&r->waiters, node);
     }
-    b->arrived_n = 0;
-    memset(b->arrived, 0, (size_t)bs->local_size);
     er_list_push_back(&bs->rounds, &r->node);
     advance(r);
 }

@@ -1,23 +1,28 @@
 #include "agent/console.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 
-#define IDLE_US  (2 * ER_US_PER_S)
-#define FLUSH_US (30 * ER_US_PER_S)
+#define IDLE_US     (2 * ER_US_PER_S)
+#define FLUSH_US    (30 * ER_US_PER_S)
+#define PIECE_BYTES 4096
+#define HURRY_US    (500 * ER_US_PER_MS)
 
 void er_console_init(struct er_console *console, struct er_loop *loop)
 {
     console->loop = loop;
     for (int i = 0; i < 2; i++) {
-        console->streams[i] = (struct er_console_stream){.fd = i + 1, .console = console};
+        int fd = er_fd_own_output(i + 1);
+
+        console->streams[i] =
+            (struct er_console_stream){.fd = fd, .broken = fd < 0, .console = console};
         er_buf_init(&console->streams[i].queue, ER_CONSOLE_MAX);
     }
 }
@@ -27,18 +32,15 @@ static bool waits(const struct er_console_stream *s)
     return s->queue.len > s->sent;
 }
 
-/* The descriptor is shared with our caller, so it cannot be made non-blocking; but a write of at
- * most PIPE_BUF bytes after POLLOUT does not wait. Returns false when nothing more can go now. */
-static bool push(struct er_console_stream *s, int wait_ms)
+/* Returns false when nothing more can go now; with `wait_us` that is for so long. */
+static bool push(struct er_console_stream *s, uint64_t wait_us)
 {
-    struct pollfd p = {.fd = s->fd, .events = POLLOUT};
-    size_t left = s->queue.len - s->sent, n = left < PIPE_BUF ? left : PIPE_BUF;
-    ssize_t done;
+    size_t left = s->queue.len - s->sent;
+    /* Not all at once where we wait: each piece that goes starts the wait anew. */
+    size_t n = wait_us > 0 && left > PIECE_BYTES ? PIECE_BYTES : left;
+    ssize_t done = n > 0 ? er_write_some(s->fd, s->queue.data + s->sent, n, wait_us) : 0;
 
-    if (n == 0 || poll(&p, 1, wait_ms) != 1)
-        return false;
-    done = write(s->fd, s->queue.data + s->sent, n);
-    if (done < 0 && (errno == EAGAIN || errno == EINTR))
+    if (done == 0)
         return false;
     if (done < 0) {
         s->broken = true;
@@ -87,24 +89,25 @@ bool er_console_closed(const struct er_console *console, int stream)
     return console->streams[stream].broken;
 }
 
-size_t er_console_done(struct er_console *console)
+size_t er_console_done(struct er_console *console, bool hurry)
 {
     size_t lost = 0;
-    uint64_t end_us = er_now_us() + FLUSH_US;
+    uint64_t end_us = er_now_us() + (hurry ? HURRY_US : FLUSH_US);
 
     for (int i = 0; i < 2; i++) {
         struct er_console_stream *s = &console->streams[i];
 
         while (waits(s)) {
-            uint64_t now_us = er_now_us(), idle_us = now_us + IDLE_US;
+            uint64_t now_us = er_now_us(), left_us = end_us > now_us ? end_us - now_us : 0;
 
-            if (!push(s, er_poll_ms(now_us, idle_us < end_us ? idle_us : end_us)))
+            if (!push(s, left_us < IDLE_US ? left_us : IDLE_US))
                 break;
         }
         lost += s->queue.len - s->sent;
         er_source_free(s->source);
         s->source = NULL;
         er_buf_done(&s->queue);
+        er_cleanup_fd(&s->fd);
     }
     return lost;
 }

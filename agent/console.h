@@ -26,9 +26,9 @@ struct er_console {
 };
 
 void er_console_init(struct er_console *console, struct er_loop *loop);
-/* What waits goes to a reader that still reads: 2 s without a byte, or 30 s in all, end it. */
-/* Returns the bytes that it did not take. */
-size_t er_console_done(struct er_console *console);
+/* What waits goes to a reader that still reads: 2 s without a byte, or 30 s in all, end it;
+ * `hurry`: half a second. Returns the bytes that it did not take. */
+size_t er_console_done(struct er_console *console, bool hurry);
 /* `stream` 0 stdout, 1 stderr. False: dropped whole. */
 bool er_console_write(struct er_console *console, int stream, const char *text, size_t n);
 /* Has the reader gone? */

@@ -148,7 +148,7 @@ static void flush(struct er_ctlconn *c)
 static bool read_one(struct er_ctlconn *c)
 {
     struct er_error err = ER_ERROR_INIT;
-    struct er_ctl_msg msg;
+    struct er_ctl_msg msg = {0}; /* of a malformed packet not even the number is known */
     ssize_t n = recv(c->fd, in_packet, sizeof(in_packet), MSG_DONTWAIT | MSG_TRUNC);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))

@@ -6,28 +6,37 @@
  *
  * It passes every signal on to the agent (Ctrl-Z and fg too, then stopping itself) and the agent's
  * exit code on to its caller. When the agent dies by a signal it kills every descendant, removes
- * sockets, cgroup and folders, says so in one line and exits 70. When the guard itself dies, the
- * agent gets er_guard_death_signal() and stops everything.
+ * sockets, cgroup and folders, says so in one line and exits 70. An agent that does not look at its
+ * signals any more (stopped, stuck) is killed after the third one that should stop it. When the
+ * guard itself dies, the agent gets er_guard_death_signal() and stops everything.
  */
 #include <signal.h>
+#include <stdbool.h>
+#include <sys/types.h>
 
 #include "base/error.h"
 
 struct er_guard {
     int fd; /* to the guard; owned by the agent, close-on-exec */
+    pid_t pid;
 };
 
-/* Signals that the guard passes on and the agent looks at; blocked in both from here on. */
+/* Signals that the guard passes on and the agent looks at. */
 void er_guard_signals(sigset_t *ret_set);
 
-/* Blocks the signals and forks; returns in the child, the agent-to-be, alone. The parent never
- * returns. -errno when it cannot fork: nothing is running then. */
+/* Forks; returns in the child, the agent-to-be, alone, where signals that stop a job and the
+ * guard's death end the process at once, as long as nothing reads them: nothing is running yet. The
+ * parent never returns. -errno when it cannot fork. */
 int er_guard_start(struct er_guard *ret, struct er_error *err);
+/* From here on the agent reads its signals (signalfd): they are blocked. */
+void er_guard_hold_signals(void);
 int er_guard_death_signal(void);
+bool er_guard_lives(const struct er_guard *guard);
 
-/* What the guard must remove if the agent cannot. Paths of at most 400 bytes; a failure is
- * reported, not fatal. */
-int er_guard_owns_dir(struct er_guard *guard, const char *path);
+/* What the guard must remove if the agent cannot. Paths of less than 400 bytes; a failure is
+ * reported, not fatal. The state folder is its business in any case, together with the lock,
+ * which it keeps (a duplicate) until the folder has gone: only then may another job have it. */
+int er_guard_owns_dir(struct er_guard *guard, const char *path, int lock_fd);
 int er_guard_owns_cgroup(struct er_guard *guard, const char *path);
 /* What it names, beside its line about the agent's death. */
 int er_guard_knows_logs(struct er_guard *guard, const char *path);

@@ -102,6 +102,7 @@ int main(int argc, char **argv)
     int code;
 
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
     set_up_log(NULL);
     if (open_stdio() < 0)
         return ER_CODE_OSERR;

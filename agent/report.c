@@ -38,6 +38,32 @@ static int add_quoted_lines(struct er_buf *buf, const char *text)
     return 0;
 }
 
+const char *er_report_tail(const char *text)
+{
+    size_t n = strlen(text);
+    const char *end = text + n, *at, *line;
+
+    if (n <= ER_REPORT_TAIL_MAX)
+        return text;
+    at = end - ER_REPORT_TAIL_MAX;
+    line = strchr(at, '\n');
+    if (line && line[1])
+        return line + 1;
+    while (((unsigned char)*at & 0xC0) == 0x80) /* not inside a character */
+        at++;
+    return at;
+}
+
+static int add_tail(struct er_buf *buf, const struct er_report *r)
+{
+    const char *tail = er_report_tail(r->tail);
+
+    TRY(er_buf_printf(buf, "  %s%s\n",
+                      r->tail_is_traceback ? "traceback" : "last lines of its stderr",
+                      tail == r->tail ? "" : ", the end of it"));
+    return add_quoted_lines(buf, tail);
+}
+
 static int add_others(struct er_buf *buf, const struct er_report *r)
 {
     const char *comma = "";
@@ -150,11 +176,8 @@ static int add_failure(struct er_buf *buf, const struct er_report *r)
         TRY(er_buf_add_str(buf, "\n"));
     if (c->message[0])
         TRY(er_buf_printf(buf, "  message     %s\n", c->message));
-    if (r->tail && r->tail[0]) {
-        TRY(er_buf_printf(buf, "  %s\n",
-                          r->tail_is_traceback ? "traceback" : "last lines of its stderr"));
-        TRY(add_quoted_lines(buf, r->tail));
-    }
+    if (r->tail && r->tail[0])
+        TRY(add_tail(buf, r));
     TRY(add_others(buf, r));
     TRY(add_restarts(buf, r));
     TRY(add_logs(buf, r));

@@ -6,7 +6,8 @@
 #include "base/buf.h"
 #include "rendezvous/driver.h"
 
-#define ER_REPORT_MAX (32u * 1024)
+#define ER_REPORT_MAX      (32u * 1024)
+#define ER_REPORT_TAIL_MAX (8u * 1024) /* of a traceback or last lines: the end of them */
 
 struct er_report {
     const char *job;
@@ -26,5 +27,8 @@ struct er_report {
 
 /* Nothing is appended when there is nothing to say (success in program form). -ENOBUFS, -ENOMEM. */
 int er_report_format(struct er_buf *buf, const struct er_report *report);
+/* The end of `text` that a summary shows: whole lines, at most ER_REPORT_TAIL_MAX bytes (a single
+ * longer line is cut). */
+const char *er_report_tail(const char *text);
 /* What the operator can do about it: one sentence without a full stop. */
 const char *er_report_next(const struct er_verdict *verdict, uint32_t restart_max);

@@ -1,5 +1,7 @@
+#include <assert.h>
 #include <errno.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +10,16 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-#define PLAIN_MAX  200 /* the store's keys are shorter than the workers' may be */
-#define STORED_MAX (PLAIN_MAX + 8)
+#define PLAIN_MAX     200 /* the store's keys are shorter than the workers' may be */
+#define STORED_MAX    (PLAIN_MAX + 8)
+#define PATH_BYTES    1024
+#define DIGEST_BYTES  64
+#define SOURCE_BYTES  32
+#define SKIPPED_BYTES 8192
+#define MESSAGE_MAX   4096 /* of a worker's last words */
+#define COUNTER_BYTES 20   /* a 64-bit number as text */
+
+static_assert(STORED_MAX <= ER_BARRIER_NAME_MAX, "a stored name fits a barrier");
 
 /* A request whose answer the driver owes. */
 struct request {
@@ -19,7 +29,7 @@ struct request {
     uint64_t wait_id; /* of a waiting get, 0: none */
     enum er_ctl_type type;
     uint64_t generation, step, bytes, written_bytes, pause_us, duration_us; /* COMMIT */
-    char path[1024], digest[64];
+    char path[PATH_BYTES], digest[DIGEST_BYTES];
 };
 
 typedef void (*handler_fn)(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
@@ -175,6 +185,21 @@ static bool key_of(struct er_ctlconn *conn, const struct er_ctl_msg *m, char key
     return stored_name(conn, m, "u/", "h/", key);
 }
 
+/* What workers keep in the store is bounded; false: answered. */
+static bool has_room(struct er_agent *agent, const struct er_worker *w, struct er_ctlconn *conn,
+                     uint32_t seq, const char *key, size_t n)
+{
+    int rc = er_kv_budget_take(&agent->kv_budget, w->generation, key, n);
+    char text[96];
+
+    if (rc == 0)
+        return true;
+    snprintf(text, sizeof(text), "the keys and values of a generation have at most %u MiB",
+             ER_KV_BUDGET_MAX >> 20);
+    er_ctlconn_status(conn, seq, rc, rc == ER_E_LIMIT ? text : NULL);
+    return false;
+}
+
 static void on_put(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                    const struct er_ctl_msg *m)
 {
@@ -183,7 +208,8 @@ static void on_put(struct er_agent *agent, struct er_worker *w, struct er_ctlcon
 
     if (m->str[1].len > ER_CTL_VALUE_MAX)
         er_ctlconn_status(conn, m->seq, -EMSGSIZE, NULL);
-    else if (key_of(conn, m, key) && (r = new_request(agent, conn, m)))
+    else if (key_of(conn, m, key) && has_room(agent, w, conn, m->seq, key, m->str[1].len) &&
+             (r = new_request(agent, conn, m)))
         er_driver_kv_put(agent->driver, w->generation, key, m->str[1].data, m->str[1].len,
                          on_driver, r);
 }
@@ -205,7 +231,8 @@ static void on_add(struct er_agent *agent, struct er_worker *w, struct er_ctlcon
     char key[STORED_MAX];
     struct request *r;
 
-    if (key_of(conn, m, key) && (r = new_request(agent, conn, m)))
+    if (key_of(conn, m, key) && has_room(agent, w, conn, m->seq, key, COUNTER_BYTES) &&
+        (r = new_request(agent, conn, m)))
         er_driver_kv_add(agent->driver, w->generation, key, (int64_t)m->num[1], on_driver, r);
 }
 
@@ -219,10 +246,18 @@ static void on_barrier(struct er_agent *agent, struct er_worker *w, struct er_ct
                            er_deadline_in(er_now_us(), m->num[1]));
 }
 
+/* A worker's -errno or code of ours; what is none becomes -EIO. */
+static int error_of(uint64_t num)
+{
+    int64_t error = (int64_t)num;
+
+    return error < 0 && error >= -INT_MAX ? (int)error : -EIO;
+}
+
 static void commit_failed(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                           const struct er_ctl_msg *m, const char *path)
 {
-    int error = (int)(int64_t)m->num[6];
+    int error = error_of(m->num[6]);
 
     er_event(&agent->events, "checkpoint_failed", ER_SEVERITY_WARNING, w->generation,
              "A checkpoint could not be written.", ER_UINT("step", m->num[1]),
@@ -234,7 +269,7 @@ static void commit_failed(struct er_agent *agent, struct er_worker *w, struct er
 static void on_commit(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                       const struct er_ctl_msg *m)
 {
-    char path[1024], digest[64];
+    char path[PATH_BYTES], digest[DIGEST_BYTES];
     struct request *r;
 
     if (er_ctl_copy(m->str[0], path, sizeof(path)) < 0 ||
@@ -273,7 +308,7 @@ static bool is_json(const char *text)
 static void on_loaded(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                       const struct er_ctl_msg *m)
 {
-    char path[1024], source[32], skipped[8192];
+    char path[PATH_BYTES], source[SOURCE_BYTES], skipped[SKIPPED_BYTES];
 
     if (er_ctl_copy(m->str[0], path, sizeof(path)) < 0 ||
         er_ctl_copy(m->str[1], source, sizeof(source)) < 0) {
@@ -296,7 +331,7 @@ static void on_loaded(struct er_agent *agent, struct er_worker *w, struct er_ctl
 static void on_fail(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                     const struct er_ctl_msg *m)
 {
-    size_t n = m->str[0].len < 4096 ? m->str[0].len : 4096;
+    size_t n = m->str[0].len < MESSAGE_MAX ? m->str[0].len : MESSAGE_MAX;
 
     free(w->message);
     w->message = strndup(m->str[0].data ? m->str[0].data : "", n);

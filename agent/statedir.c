@@ -14,7 +14,9 @@
 #include "base/file.h"
 
 #define TMP_BASE "/tmp/elastic-run-"
-#define TRIES    10 /* the last job of a user may be removing the folder just now */
+#define TRIES    100 /* other jobs may be removing the folder or the lock just now */
+
+#define LOCK_PATH_MAX (ER_STATE_PATH_MAX + 8)
 
 size_t er_statedir_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX])
 {
@@ -47,30 +49,52 @@ static int make_private(const char *path)
     return 0;
 }
 
-static int open_in(struct er_statedir *dir, const char *base, const char *name)
+/* "<base>/.<name>.lock" for "<base>/<name>". */
+static void lock_path(const char *path, char ret[LOCK_PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+
+    snprintf(ret, LOCK_PATH_MAX, "%.*s/.%s.lock", (int)(slash - path), path, slash + 1);
+}
+
+/* -EAGAIN: whoever had it has removed the file meanwhile, so what we locked is nobody's. */
+static int lock(struct er_statedir *dir)
 {
     ER_CLEANUP(er_cleanup_fd) int fd = -1;
-    char lock[ER_STATE_PATH_MAX + 8];
-    int rc = make_private(base);
+    char path[LOCK_PATH_MAX];
+    struct stat ours, there;
 
-    if (!rc &&
-        (size_t)snprintf(dir->path, sizeof(dir->path), "%s/%s", base, name) >= sizeof(dir->path))
-        rc = -ENAMETOOLONG;
-    if (!rc)
-        rc = make_private(dir->path);
-    if (rc)
-        return rc;
-    snprintf(lock, sizeof(lock), "%s/lock", dir->path);
-    fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    lock_path(dir->path, path);
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return -errno;
+        return errno == ENOENT ? -EAGAIN : -errno;
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
         return errno == EWOULDBLOCK ? -EBUSY : -errno;
+    if (fstat(fd, &ours) < 0)
+        return -errno;
+    if (stat(path, &there) < 0 || there.st_ino != ours.st_ino || there.st_dev != ours.st_dev)
+        return -EAGAIN;
     dir->lock_fd = ER_TAKE_FD(fd);
     return 0;
 }
 
-int er_statedir_open(struct er_statedir *ret, const char *name, struct er_error *err)
+static int lock_in(struct er_statedir *dir, const char *base, const char *name)
+{
+    int rc = -EAGAIN;
+
+    if ((size_t)snprintf(dir->path, sizeof(dir->path), "%s/%s", base, name) >= sizeof(dir->path))
+        return -ENAMETOOLONG;
+    for (int try = 0; rc == -EAGAIN && try < TRIES; try++) {
+        rc = make_private(base);
+        if (!rc)
+            rc = lock(dir);
+        else if (rc == -ENOENT)
+            rc = -EAGAIN;
+    }
+    return rc == -EAGAIN ? -EBUSY : rc;
+}
+
+int er_statedir_lock(struct er_statedir *ret, const char *name, struct er_error *err)
 {
     char bases[ER_STATE_BASES][ER_STATE_PATH_MAX];
     size_t n = er_statedir_bases(bases);
@@ -78,11 +102,7 @@ int er_statedir_open(struct er_statedir *ret, const char *name, struct er_error 
     int rc = -ENOENT;
 
     for (size_t i = 0; i < n; i++) {
-        for (int try = 0; try < TRIES; try++) {
-            rc = open_in(&dir, bases[i], name);
-            if (rc != -ENOENT)
-                break;
-        }
+        rc = lock_in(&dir, bases[i], name);
         if (rc == -EBUSY)
             return er_error_set(err, rc,
                                 "job '%s' is running on this host already ('%s' is in use): give "
@@ -97,26 +117,41 @@ int er_statedir_open(struct er_statedir *ret, const char *name, struct er_error 
                         er_error_name(rc));
 }
 
+int er_statedir_make(struct er_statedir *dir, struct er_error *err)
+{
+    int rc;
+
+    er_remove_all(dir->path, NULL);
+    rc = make_private(dir->path);
+    return rc ? er_error_set(err, rc, "make the state folder '%s': %s", dir->path,
+                             er_error_name(rc))
+              : 0;
+}
+
 /* /run's belong to the system. rmdir(2) takes empty folders only, so another job's is safe. */
 void er_statedir_remove(const char *path)
 {
-    char base[ER_STATE_PATH_MAX];
+    char lock[LOCK_PATH_MAX];
     char *slash;
 
     er_remove_all(path, NULL);
-    snprintf(base, sizeof(base), "%s", path);
-    slash = strrchr(base, '/');
-    if (!slash || strncmp(base, TMP_BASE, strlen(TMP_BASE)) != 0)
+    lock_path(path, lock);
+    unlink(lock);
+    slash = strrchr(lock, '/');
+    if (strncmp(lock, TMP_BASE, strlen(TMP_BASE)) != 0)
         return;
     *slash = '\0';
-    (void)rmdir(base);
+    (void)rmdir(lock);
 }
 
-void er_statedir_close(struct er_statedir *dir)
+void er_statedir_close(struct er_statedir *dir, bool shared)
 {
     if (!dir->path[0])
         return;
-    er_statedir_remove(dir->path);
+    if (shared)
+        er_remove_all(dir->path, NULL);
+    else
+        er_statedir_remove(dir->path);
     er_cleanup_fd(&dir->lock_fd);
     dir->path[0] = '\0';
 }

@@ -2,8 +2,10 @@
 /*
  * The folder of a running job on this host: sockets, error files. /run/elastic-run/<name>/ as root,
  * else $XDG_RUNTIME_DIR/elastic-run/<name>/, else /tmp/elastic-run-<uid>/<name>/; 0700 throughout.
- * A lock in it belongs to the one agent that uses it.
+ * The lock beside it, `.<name>.lock`, is held from before the folder is made until after it has
+ * gone; its file is removed by who holds it, so the one at the path decides.
  */
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/error.h"
@@ -18,12 +20,16 @@ struct er_statedir {
 
 /* Where jobs' folders may lie, best first; returns how many. */
 size_t er_statedir_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX]);
-/* Makes the folder and takes its lock; what an agent that crashed left there is removed. -EBUSY: an
- * agent of this job runs on this host already. */
-int er_statedir_open(struct er_statedir *ret, const char *name, struct er_error *err);
-/* Removes it. */
-void er_statedir_close(struct er_statedir *dir);
-/* What er_statedir_close() does, for the guard: with its folder in /tmp, when that is empty. */
+/* Takes the lock, and chooses where the folder will be. -EBUSY: an agent of this job runs on this
+ * host already. */
+int er_statedir_lock(struct er_statedir *ret, const char *name, struct er_error *err);
+/* Makes the folder; what an agent that crashed left there is removed. */
+int er_statedir_make(struct er_statedir *dir, struct er_error *err);
+/* Removes the folder and lets go of the lock; `shared`: somebody else holds it as well and calls
+ * er_statedir_remove(). */
+void er_statedir_close(struct er_statedir *dir, bool shared);
+/* Removes the folder at `path` and its lock's file, for who holds the lock; with the folder of all
+ * jobs in /tmp, when that is empty. */
 void er_statedir_remove(const char *path);
 /* `<folder>/<file>`, at most 107 bytes as sockets want it; -ENAMETOOLONG. */
 int er_statedir_socket(const struct er_statedir *dir, const char *file,
