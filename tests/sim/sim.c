@@ -70,7 +70,9 @@ static void on_notice(void *user, enum er_driver_notice kind, uint64_t target)
 {
     struct sim_node *node = user;
 
-    sim_require(node->sim, node->running && !node->preparing && target > node->running,
+    if (!node->running)
+        return; /* they ended just before */
+    sim_require(node->sim, !node->preparing && target > node->running,
                 "n%d was given notice of %llu", node->index, (unsigned long long)target);
     if (sim_chance(&node->rand, 95))
         node->left_us = sim_soon(node->sim, &node->rand, 3 * ER_US_PER_S);
