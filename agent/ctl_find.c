@@ -6,9 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "agent/events.h"
@@ -152,26 +150,22 @@ static int not_connected(const char *name, int error, struct er_error *err)
     return ER_CTL_EXIT_NO_SUCH;
 }
 
-int er_ctl_job_connect(const struct er_ctl_job *job, int *ret_fd, struct er_error *err)
+int er_ctl_job_connect(const struct er_ctl_job *job, struct er_ctl_client *client,
+                       uint64_t timeout_us, struct er_error *err)
 {
-    char bases[ER_STATE_BASES][ER_STATE_PATH_MAX];
+    char bases[ER_STATE_BASES][ER_STATE_PATH_MAX], path[ER_STATE_PATH_MAX + 80];
     size_t base_n = er_statedir_bases(bases);
     int error = ENOENT;
 
     for (size_t i = 0; i < base_n; i++) {
-        struct sockaddr_un addr = {.sun_family = AF_UNIX};
-        ER_CLEANUP(er_cleanup_fd) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        size_t n = (size_t)snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/%s/agent.sock",
-                                    bases[i], job->name);
+        int rc;
 
-        if (n >= sizeof(addr.sun_path))
-            continue;
-        if (fd >= 0 && connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0) {
-            *ret_fd = ER_TAKE_FD(fd);
+        snprintf(path, sizeof(path), "%s/%s/agent.sock", bases[i], job->name);
+        rc = er_ctl_client_open(client, path, timeout_us, NULL);
+        if (rc == 0)
             return 0;
-        }
-        if (errno != ENOENT && errno != ENOTDIR)
-            error = errno;
+        if (rc != -ENOENT && rc != -ENOTDIR && rc != -ENAMETOOLONG)
+            error = -rc;
     }
     return not_connected(job->name, error, err);
 }

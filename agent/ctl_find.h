@@ -4,6 +4,7 @@
 #include <jansson.h>
 
 #include "agent/config.h"
+#include "base/ctlclient.h"
 
 enum er_ctl_exit {
     ER_CTL_EXIT_NO = 1,
@@ -22,8 +23,9 @@ struct er_ctl_job {
 int er_ctl_job_find(struct er_ctl_job *ret, const char *file, const char *name, char **environ_,
                     struct er_error *err);
 void er_ctl_job_done(struct er_ctl_job *job);
-/* Connects to its agent on this host. */
-int er_ctl_job_connect(const struct er_ctl_job *job, int *ret_fd, struct er_error *err);
+/* Connects to its agent on this host; `timeout_us`: for an agent that accepts nobody now. */
+int er_ctl_job_connect(const struct er_ctl_job *job, struct er_ctl_client *client,
+                       uint64_t timeout_us, struct er_error *err);
 /* The last event of a job that has ended, owned by the caller; NULL: its logs tell nothing. Its
  * name is agent_exited, unless the agent died. */
 json_t *er_ctl_job_last_event(const struct er_ctl_job *job);

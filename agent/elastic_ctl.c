@@ -6,14 +6,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "agent/ctl_find.h"
 #include "agent/findings.h"
 #include "agent/help.h"
-#include "base/cleanup.h"
-#include "base/ctl.h"
+#include "base/clock.h"
+#include "base/ctlclient.h"
+
+#define ANSWER_US (10 * ER_US_PER_S)
 
 extern char **environ;
 
@@ -81,26 +82,38 @@ static int parse(struct options *o, int argc, char **argv)
     return 0;
 }
 
-static int send_request(int fd, enum er_ctl_type type)
+/* The state in a message; NULL: none that we understand. */
+static json_t *state_of(const struct er_ctl_msg *m)
 {
-    const struct er_ctl_msg request = {.type = type, .seq = 1};
-    char packet[256];
-    int n = er_ctl_encode(&request, packet, sizeof(packet));
-
-    return n > 0 && send(fd, packet, (size_t)n, MSG_NOSIGNAL) == n ? 0 : -EIO;
+    if (m->type != ER_CTL_REPLY || m->status != 0 || m->str_n < 1)
+        return NULL;
+    return json_loadb(m->str[0].data, m->str[0].len, 0, NULL);
 }
 
-/* One state; NULL: the agent has gone or does not speak our language. */
-static json_t *receive(int fd)
+static int no_answer(const char *name, int rc)
 {
-    static char packet[ER_CTL_PACKET_MAX];
-    struct er_ctl_msg msg;
-    ssize_t n = recv(fd, packet, sizeof(packet), 0);
+    if (rc == -ETIMEDOUT)
+        fprintf(stderr, "elastic-ctl: the agent of job '%s' does not answer\n", name);
+    else
+        fprintf(stderr, "elastic-ctl: the agent of job '%s' has gone without a last word\n", name);
+    return ER_CTL_EXIT_UNREACHABLE;
+}
 
-    if (n <= 0 || er_ctl_decode(&msg, packet, (size_t)n, NULL) || msg.type != ER_CTL_REPLY ||
-        msg.status != 0 || msg.str_n < 1)
-        return NULL;
-    return json_loadb(msg.str[0].data, msg.str[0].len, 0, NULL);
+/* Asks, and with `wait` listens until the job is over. 0, or the exit code, told. */
+static int ask(struct er_ctl_client *client, enum er_ctl_type type, bool wait, const char *name,
+               json_t **ret)
+{
+    struct er_ctl_msg request = {.type = type}, m = {0};
+    int rc = er_ctl_client_call(client, &request, ANSWER_US, &m, NULL);
+    json_t *state = rc ? NULL : state_of(&m);
+
+    while (state && wait && !json_is_number(json_object_get(state, "exit_code"))) {
+        json_decref(state);
+        rc = er_ctl_client_hear(client, ER_FOREVER, &m, NULL);
+        state = rc ? NULL : state_of(&m);
+    }
+    *ret = state;
+    return state ? 0 : no_answer(name, rc);
 }
 
 static const char *text(const json_t *object, const char *key)
@@ -172,30 +185,13 @@ static void print_state(const json_t *state, bool json)
     }
 }
 
-static json_t *wait_for_end(json_t *state, int fd)
+static int run_status(const struct options *o, struct er_ctl_client *client, const char *name)
 {
-    while (state && !known(state, "exit_code")) {
-        json_decref(state);
-        state = receive(fd);
-    }
-    return state;
-}
+    json_t *state;
+    int code = ask(client, ER_CTL_STATUS, o->wait, name, &state);
 
-static int gone(const char *name)
-{
-    fprintf(stderr, "elastic-ctl: the agent of job '%s' has gone without a last word\n", name);
-    return ER_CTL_EXIT_UNREACHABLE;
-}
-
-static int run_status(const struct options *o, int fd, const char *name)
-{
-    json_t *state = send_request(fd, ER_CTL_STATUS) ? NULL : receive(fd);
-    int code = 0;
-
-    if (o->wait)
-        state = wait_for_end(state, fd);
-    if (!state)
-        return gone(name);
+    if (code)
+        return code;
     print_state(state, o->json);
     if (o->wait && number(state, "exit_code") != 0)
         code = ER_CTL_EXIT_NO;
@@ -203,14 +199,13 @@ static int run_status(const struct options *o, int fd, const char *name)
     return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : code;
 }
 
-static int run_stop(const struct options *o, int fd, const char *name)
+static int run_stop(const struct options *o, struct er_ctl_client *client, const char *name)
 {
-    json_t *state = send_request(fd, ER_CTL_STOP) ? NULL : receive(fd);
+    json_t *state;
+    int code = ask(client, ER_CTL_STOP, o->wait, name, &state);
 
-    if (o->wait)
-        state = wait_for_end(state, fd);
-    if (!state)
-        return gone(name);
+    if (code)
+        return code;
     if (known(state, "exit_code"))
         printf("job '%s' has ended: exit code %lld (%s)\n", name, number(state, "exit_code"),
                text(state, "outcome"));
@@ -249,7 +244,7 @@ static int tell_ended(const struct options *o, const struct er_ctl_job *job, int
 
 static int run(const struct options *o)
 {
-    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    static struct er_ctl_client client = {.fd = -1}; /* large */
     struct er_error err = ER_ERROR_INIT;
     bool stop = strcmp(o->verb, "stop") == 0;
     struct er_ctl_job job;
@@ -258,14 +253,15 @@ static int run(const struct options *o)
     if (code) {
         er_findings_tell("elastic-ctl", err.text);
     } else {
-        code = er_ctl_job_connect(&job, &fd, &err);
+        code = er_ctl_job_connect(&job, &client, ANSWER_US, &err);
         if (!code)
-            code = stop ? run_stop(o, fd, job.name) : run_status(o, fd, job.name);
+            code = stop ? run_stop(o, &client, job.name) : run_status(o, &client, job.name);
         else if (stop)
             er_findings_tell("elastic-ctl", err.text);
         else
             code = tell_ended(o, &job, code, &err);
     }
+    er_ctl_client_close(&client);
     er_ctl_job_done(&job);
     return code;
 }

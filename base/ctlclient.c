@@ -127,6 +127,14 @@ static int receive(struct er_ctl_client *client, uint64_t deadline_us, struct er
     return rc;
 }
 
+int er_ctl_client_hear(struct er_ctl_client *client, uint64_t timeout_us, struct er_ctl_msg *ret,
+                       struct er_error *err)
+{
+    if (client->fd < 0)
+        return lost(err);
+    return receive(client, er_deadline_in(er_now_us(), timeout_us), ret, err);
+}
+
 int er_ctl_client_call(struct er_ctl_client *client, struct er_ctl_msg *request,
                        uint64_t timeout_us, struct er_ctl_msg *ret, struct er_error *err)
 {

@@ -31,3 +31,7 @@ void er_ctl_client_close(struct er_ctl_client *client);
  */
 int er_ctl_client_call(struct er_ctl_client *client, struct er_ctl_msg *request,
                        uint64_t timeout_us, struct er_ctl_msg *ret, struct er_error *err);
+/* The next message, whatever its number: what the agent tells those who stay connected. Errors and
+ * strings as above. */
+int er_ctl_client_hear(struct er_ctl_client *client, uint64_t timeout_us, struct er_ctl_msg *ret,
+                       struct er_error *err);

@@ -235,6 +235,27 @@ static void log_at_its_size_limit_does_not_end_the_job(void)
     case_end(&c);
 }
 
+static void status_of_a_stopped_agent_ends(void)
+{
+    struct agent_case c = {0};
+    struct er_test_proc ctl = {0};
+    pid_t agent;
+
+    case_begin(&c);
+    case_start(&c, ARGS(SH("echo up; exec sleep 1000")));
+    er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
+    agent = child_of(c.p.pid);
+    kill(agent, SIGSTOP);
+    er_tap_check(er_test_run(&ctl, ARGS(er_test_bin("elastic-ctl"), "--job", c.name, "status"),
+                             NULL, 2 * ER_TEST_DEADLINE_MS) == 69);
+    er_tap_check(strstr(er_test_err(&ctl), "does not answer") != NULL);
+    er_test_done(&ctl);
+    kill(agent, SIGCONT);
+    kill(c.p.pid, SIGTERM);
+    er_tap_check(case_finish(&c) == 75);
+    case_end(&c);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case CASES[] = {
@@ -246,6 +267,7 @@ int main(int argc, char **argv)
         {"term_counts_before_int", term_counts_before_int, 0},
         {"three_signals_end_it_when_nobody_reads", three_signals_end_it_when_nobody_reads, 0},
         {"summary_shows_the_end_of_a_huge_traceback", summary_shows_the_end_of_a_huge_traceback, 0},
+        {"status_of_a_stopped_agent_ends", status_of_a_stopped_agent_ends, 0},
         {"log_at_its_size_limit_does_not_end_the_job", log_at_its_size_limit_does_not_end_the_job,
          0},
     };
