@@ -295,7 +295,8 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
     if (agent->log_dir)
         (void)er_guard_knows_logs(agent->guard, agent->log_dir);
     er_cgroup_init(&agent->cgroup);
-    if (agent->cgroup.path[0] && er_guard_owns_cgroup(agent->guard, agent->cgroup.path) < 0)
+    if (agent->cgroup.path[0] &&
+        er_guard_owns_cgroup(agent->guard, agent->cgroup.path, agent->cgroup.leaf) < 0)
         er_log(ER_LOG_WARNING, "the guard cannot be told of the cgroup",
                ER_STR("path", agent->cgroup.path));
     if (has_logs(c))
@@ -344,6 +345,8 @@ static void step(struct er_agent *agent)
     if (agent->group)
         er_group_step(agent->group, now_us);
     er_barriers_step(agent->barriers, now_us);
+    er_ctlserver_step(agent->workers_server, now_us);
+    er_ctlserver_step(agent->status_server, now_us);
     step_recovery(agent, now_us);
     if (agent->group && now_us >= agent->drops_us)
         er_agent_report_drops(agent, now_us);
@@ -362,6 +365,8 @@ static uint64_t next_deadline(const struct er_agent *agent, uint64_t now_us)
     if (er_driver_pending(agent->driver))
         return now_us;
     at = earlier(at, er_barriers_deadline(agent->barriers));
+    at = earlier(at, er_ctlserver_deadline(agent->workers_server));
+    at = earlier(at, er_ctlserver_deadline(agent->status_server));
     at = earlier(at, agent->group ? er_agent_stop_deadline(agent) : ER_FOREVER);
     at = earlier(at, agent->group ? agent->drops_us : ER_FOREVER);
     at = earlier(at, agent->group ? er_group_deadline(agent->group) : ER_FOREVER);

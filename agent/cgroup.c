@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/file.h"
 
+#define FILE_MAX_BYTES 400
 #define REMOVE_TRIES   500
 #define REMOVE_WAIT_NS (2 * 1000 * 1000)
 
@@ -44,15 +45,19 @@ static int v2_begin(struct er_cgroup *cgroup, int *ret_fd, struct er_error *err)
     return 0;
 }
 
-static void kill_path(const char *path)
+static int write_file(const char *path, const char *file, const char *text)
 {
-    char file[400];
+    char name[FILE_MAX_BYTES];
     ER_CLEANUP(er_cleanup_fd) int fd = -1;
 
-    snprintf(file, sizeof(file), "%s/cgroup.kill", path);
-    fd = open(file, O_WRONLY | O_CLOEXEC);
-    if (fd >= 0)
-        (void)er_write_all(fd, "1", 1);
+    snprintf(name, sizeof(name), "%s/%s", path, file);
+    fd = open(name, O_WRONLY | O_CLOEXEC);
+    return fd < 0 ? -errno : er_write_all(fd, text, strlen(text));
+}
+
+static void kill_path(const char *path)
+{
+    (void)write_file(path, "cgroup.kill", "1");
 }
 
 static void v2_kill(struct er_cgroup *cgroup)
@@ -63,7 +68,7 @@ static void v2_kill(struct er_cgroup *cgroup)
 
 static uint64_t v2_oom(struct er_cgroup *cgroup)
 {
-    char file[400];
+    char file[FILE_MAX_BYTES];
     struct er_buf text;
     const char *at;
     uint64_t n = 0;
@@ -85,12 +90,14 @@ static void remove_path(const char *path)
         nanosleep(&(struct timespec){.tv_nsec = REMOVE_WAIT_NS}, NULL);
 }
 
+/* One try: the loop does not wait. What stays is used by the next generation or removed by the
+ * guard. */
 static void v2_end(struct er_cgroup *cgroup)
 {
     if (cgroup->fd < 0)
         return;
     er_cleanup_fd(&cgroup->fd);
-    remove_path(cgroup->path);
+    (void)rmdir(cgroup->path);
 }
 
 void er_cgroup_destroy(const char *path)
@@ -140,6 +147,55 @@ static void own_path(const char *mount, char *ret_path, size_t cap)
     er_buf_done(&text);
 }
 
+static bool has_memory(const char *path, const char *file)
+{
+    char name[FILE_MAX_BYTES];
+    struct er_buf text;
+    bool has;
+
+    snprintf(name, sizeof(name), "%s/%s", path, file);
+    er_buf_init(&text, 4096);
+    has = er_file_read(name, &text, NULL) == 0 && strstr(er_buf_str(&text), "memory") != NULL;
+    er_buf_done(&text);
+    return has;
+}
+
+static int move(const char *path, pid_t pid)
+{
+    char text[24];
+
+    snprintf(text, sizeof(text), "%d", (int)pid);
+    return write_file(path, "cgroup.procs", text);
+}
+
+/* A cgroup with processes of its own gives no controller to those below it, so guard and agent move
+ * to a leaf; refused (back again) when somebody else lives there, too. Source: cgroup-v2,
+ * "No Internal Process Constraint". */
+static void count_memory(struct er_cgroup *cgroup, const char *own)
+{
+    if (has_memory(own, "cgroup.subtree_control") || !has_memory(own, "cgroup.controllers"))
+        return;
+    snprintf(cgroup->leaf, sizeof(cgroup->leaf), "%s/elastic-run-%d-agent", own, (int)getpid());
+    if (mkdir(cgroup->leaf, 0755) == 0 && move(cgroup->leaf, getppid()) == 0 &&
+        move(cgroup->leaf, getpid()) == 0 &&
+        write_file(own, "cgroup.subtree_control", "+memory") == 0)
+        return;
+    (void)move(own, getppid());
+    (void)move(own, getpid());
+    (void)rmdir(cgroup->leaf);
+    cgroup->leaf[0] = '\0';
+}
+
+void er_cgroup_leave(const char *leaf)
+{
+    char own[FILE_MAX_BYTES];
+
+    snprintf(own, sizeof(own), "%.*s", (int)(strrchr(leaf, '/') - leaf), leaf);
+    (void)write_file(own, "cgroup.subtree_control", "-memory");
+    (void)move(own, getpid());
+    remove_path(leaf);
+}
+
 void er_cgroup_init(struct er_cgroup *cgroup)
 {
     const char *mount = is_cgroup2("/sys/fs/cgroup")           ? "/sys/fs/cgroup"
@@ -154,4 +210,5 @@ void er_cgroup_init(struct er_cgroup *cgroup)
         return;
     cgroup->ops = &V2;
     snprintf(cgroup->path, sizeof(cgroup->path), "%s/elastic-run-%d", own, (int)getpid());
+    count_memory(cgroup, own);
 }

@@ -25,10 +25,14 @@ struct er_cgroup_ops {
 struct er_cgroup {
     const struct er_cgroup_ops *ops;
     char path[320]; /* v2: below our own; the same name for every generation */
+    char leaf[320]; /* v2: where guard and agent are, so that memory is counted; "": no such */
     int fd;         /* while a generation runs, -1 otherwise */
 };
 
-/* Chooses the implementation; never fails. */
+/* Chooses the implementation; never fails. The caller's parent is the guard. */
 void er_cgroup_init(struct er_cgroup *cgroup);
 /* Kill whatever is in the cgroup folder `path` and remove it (guard). */
 void er_cgroup_destroy(const char *path);
+/* Leave `leaf` for the cgroup above it, as it was before, and remove it (guard, when the agent has
+ * gone and the generations' cgroup as well). */
+void er_cgroup_leave(const char *leaf);

@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 #define BACKLOG        512
+#define ACCEPT_WAIT_US (100 * ER_US_PER_MS)
 #define PACKETS_A_TURN 16 /* of one connection, before the others get theirs */
 
 struct er_ctlserver {
@@ -21,6 +23,7 @@ struct er_ctlserver {
     struct er_source *source;
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     unsigned conn_n, conn_max;
+    uint64_t accept_us; /* when to accept again; ER_FOREVER: we do */
     struct er_list conns;
     er_ctl_request_fn on_request;
     void *user;
@@ -214,6 +217,10 @@ static void on_accept(void *user, uint32_t events)
     int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct er_ctlconn *c = fd >= 0 && s->conn_n < s->conn_max ? new_conn(s, fd) : NULL;
 
+    /* No descriptors, no memory: they stay in the queue, and would wake us at once again. */
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) &&
+        er_source_set_events(s->source, 0) == 0)
+        s->accept_us = er_deadline_in(er_now_us(), ACCEPT_WAIT_US);
     if (!c) {
         er_cleanup_fd(&fd);
         return;
@@ -247,8 +254,12 @@ int er_ctlserver_new(struct er_ctlserver **ret, struct er_loop *loop, const char
 
     if (!s)
         return er_error_set(err, -ENOMEM, "socket '%s': out of memory", path);
-    *s = (struct er_ctlserver){
-        .loop = loop, .fd = -1, .conn_max = conn_max, .on_request = on_request, .user = user};
+    *s = (struct er_ctlserver){.loop = loop,
+                               .fd = -1,
+                               .conn_max = conn_max,
+                               .accept_us = ER_FOREVER,
+                               .on_request = on_request,
+                               .user = user};
     er_list_init(&s->conns);
     if ((size_t)snprintf(s->path, sizeof(s->path), "%s", path) >= sizeof(s->path)) {
         free(s);
@@ -285,6 +296,17 @@ void er_ctlserver_broadcast(struct er_ctlserver *s, const struct er_ctl_msg *msg
         return;
     er_list_for_each (node, &s->conns)
         (void)send_packet(ER_LIST_ITEM(node, struct er_ctlconn, node), out_packet, (size_t)n);
+}
+
+uint64_t er_ctlserver_deadline(const struct er_ctlserver *s)
+{
+    return s->accept_us;
+}
+
+void er_ctlserver_step(struct er_ctlserver *s, uint64_t now_us)
+{
+    if (now_us >= s->accept_us && er_source_set_events(s->source, EPOLLIN) == 0)
+        s->accept_us = ER_FOREVER;
 }
 
 struct er_ctl_peer *er_ctlconn_peer(struct er_ctlconn *conn)

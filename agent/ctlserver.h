@@ -45,6 +45,9 @@ int er_ctlserver_new(struct er_ctlserver **ret, struct er_loop *loop, const char
                      struct er_error *err);
 /* Closes every connection, removes the socket. NULL is fine. */
 void er_ctlserver_free(struct er_ctlserver *server);
+/* A server without descriptors to accept with tries again later: when, and the try. */
+uint64_t er_ctlserver_deadline(const struct er_ctlserver *server);
+void er_ctlserver_step(struct er_ctlserver *server, uint64_t now_us);
 /* The same message to every connection (seq 0), as far as their sockets take it at once. */
 void er_ctlserver_broadcast(struct er_ctlserver *server, const struct er_ctl_msg *msg);
 

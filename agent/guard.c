@@ -31,7 +31,7 @@
 #define DEAF_US         (3 * ER_US_PER_S)
 #define SAY_WAIT_US     (2 * ER_US_PER_S)
 
-enum owned_kind { OWNED_DIR, OWNED_CGROUP, OWNED_LOGS };
+enum owned_kind { OWNED_DIR, OWNED_CGROUP, OWNED_LEAF, OWNED_LOGS };
 
 /* One record is one packet of the pair: the guard reads them only when the agent has gone. */
 struct owned {
@@ -120,6 +120,8 @@ static void remove_owned(int sock, char ret_logs[PATH_BYTES])
     while (receive(sock, &owned, &fd)) {
         if (owned.kind == OWNED_CGROUP)
             er_cgroup_destroy(owned.path);
+        else if (owned.kind == OWNED_LEAF)
+            er_cgroup_leave(owned.path);
         else if (owned.kind == OWNED_LOGS)
             memcpy(ret_logs, owned.path, sizeof(owned.path));
         else if (fd >= 0) /* without its lock the folder may be another job's by now */
@@ -381,7 +383,9 @@ int er_guard_knows_logs(struct er_guard *guard, const char *path)
     return tell(guard, OWNED_LOGS, path, -1);
 }
 
-int er_guard_owns_cgroup(struct er_guard *guard, const char *path)
+int er_guard_owns_cgroup(struct er_guard *guard, const char *path, const char *leaf)
 {
-    return tell(guard, OWNED_CGROUP, path, -1);
+    int rc = tell(guard, OWNED_CGROUP, path, -1);
+
+    return rc || !leaf[0] ? rc : tell(guard, OWNED_LEAF, leaf, -1);
 }

@@ -37,6 +37,7 @@ bool er_guard_lives(const struct er_guard *guard);
  * reported, not fatal. The state folder is its business in any case, together with the lock,
  * which it keeps (a duplicate) until the folder has gone: only then may another job have it. */
 int er_guard_owns_dir(struct er_guard *guard, const char *path, int lock_fd);
-int er_guard_owns_cgroup(struct er_guard *guard, const char *path);
+/* `leaf`: see er_cgroup_leave(); "": none. */
+int er_guard_owns_cgroup(struct er_guard *guard, const char *path, const char *leaf);
 /* What it names, beside its line about the agent's death. */
 int er_guard_knows_logs(struct er_guard *guard, const char *path);
