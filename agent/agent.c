@@ -12,13 +12,13 @@
 
 #include "agent/agent_internal.h"
 #include "agent/errorfile.h"
-#include "agent/exit_codes.h"
 #include "agent/findings.h"
 #include "agent/logruns.h"
 #include "agent/spawn.h"
 #include "agent/startkind.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/exit_codes.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -47,7 +47,7 @@ static void agent_done(struct er_agent *agent)
     er_kv_budget_done(&agent->kv_budget);
     er_barriers_free(agent->barriers);
     er_group_free(agent->group);
-    er_source_free(agent->driver_source);
+    er_loop_source_free(agent->driver_source);
     er_driver_free(agent->driver);
     if (agent->store)
         agent->store->ops->free(agent->store);
@@ -330,10 +330,8 @@ static void step_recovery(struct er_agent *agent, uint64_t now_us)
         !er_recovery_step(&agent->recovery, agent->group, now_us))
         return;
     er_agent_event_recovered(agent);
-    if (agent->recovery.first_step_us) {
-        agent->uncounted_in_row = 0;
+    if (agent->recovery.first_step_us)
         er_driver_progress(agent->driver, er_group_assignment(agent->group)->generation);
-    }
 }
 
 /* The one step: whatever happened, everybody gets the time and does what is due. */

@@ -37,7 +37,7 @@ struct er_agent {
 
     struct er_store *store;
     struct er_driver *driver;
-    struct er_source *driver_source;
+    struct er_loop_source *driver_source;
     bool port_told;    /* that master_port is in use */
     int port_fd, port; /* MASTER_PORT held ready; -1: none */
 
@@ -45,7 +45,7 @@ struct er_agent {
     struct er_group *group; /* of the newest generation; NULL before the first */
     bool stop_wanted;       /* the driver asked for this generation's end */
     bool left_said, result_said;
-    unsigned uncounted_in_row, checkpoint_failures; /* in a row */
+    unsigned checkpoint_failures; /* in a row */
     struct er_recovery recovery;
     bool closed_told[2]; /* that the console's stdout, stderr was closed */
     uint64_t drops_us;   /* next look at dropped log lines, ER_FOREVER when none were */

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "agent/agent_internal.h"
-#include "agent/exit_codes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 
 #define MS(us) ((double)(us) / 1e3)

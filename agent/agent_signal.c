@@ -3,8 +3,8 @@
 #include <stdio.h>
 
 #include "agent/agent_internal.h"
-#include "agent/exit_codes.h"
 #include "base/clock.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/parse.h"
 

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "agent/agent_internal.h"
-#include "agent/exit_codes.h"
 #include "base/clock.h"
+#include "base/exit_codes.h"
 #include "base/parse.h"
 
 #define HURRY_US   (5 * ER_US_PER_S)

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
-#include "agent/exit_codes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/parse.h"
 
@@ -147,14 +147,13 @@ static void judge(struct er_agent *agent, struct er_worker *w, bool progress)
         .now_us = w->exited_us,
         .grace_us = c->stop.grace_us,
         .progress = progress,
-        .uncounted_in_row = agent->uncounted_in_row,
         .message = w->exit.kind == ER_EXIT_EXITED ? er_worker_message(w) : NULL,
         .checkpoints = c->checkpoint.dir != NULL,
         .fatal_codes = (const char *const *)c->restart.fatal_exit_codes.items,
         .fatal_n = c->restart.fatal_exit_codes.n,
     };
 
-    w->judgement = er_policy_judge(&in);
+    w->judgement = er_agent_policy_judge(&in);
 }
 
 static void on_failed(struct er_agent *agent, struct er_worker *w, bool progress)
@@ -164,7 +163,6 @@ static void on_failed(struct er_agent *agent, struct er_worker *w, bool progress
     if (agent->result_said)
         return;
     w->root_cause = true;
-    agent->uncounted_in_row = w->judgement.uncounted ? agent->uncounted_in_row + 1 : 0;
     remember_failure(agent, w);
     if (progress)
         er_driver_progress(agent->driver, w->generation);

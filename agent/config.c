@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "agent/config_internal.h"
-#include "agent/exit_codes.h"
 #include "base/cleanup.h"
+#include "base/exit_codes.h"
 
-static void *field_of(struct er_config *config, const struct er_key *key)
+static void *field_of(struct er_config *config, const struct er_key_info *key)
 {
     return key->offset == ER_KEY_NOWHERE ? NULL : (char *)config + key->offset;
 }
@@ -23,7 +23,7 @@ static void clear_setting(struct er_setting *setting)
     *setting = (struct er_setting){0};
 }
 
-static void free_field(struct er_config *config, const struct er_key *key)
+static void free_field(struct er_config *config, const struct er_key_info *key)
 {
     void *field = field_of(config, key);
     union er_value value;
@@ -86,8 +86,8 @@ void er_loader_warn(struct er_loader *loader, const char *fmt, ...)
 }
 
 /* "job.yaml:12:3: log.tee", "--tee", "--set log.tee" */
-static char *describe_place(const struct er_key *key, const struct er_source *source, unsigned line,
-                            unsigned col)
+static char *describe_place(const struct er_key_info *key, const struct er_config_source *source,
+                            unsigned line, unsigned col)
 {
     char *text = NULL;
     int n = line ? asprintf(&text, "%s:%u:%u: %s", source->label, line, col, key->path)
@@ -96,7 +96,7 @@ static char *describe_place(const struct er_key *key, const struct er_source *so
     return n < 0 ? NULL : text;
 }
 
-static char *describe_origin(const struct er_source *source)
+static char *describe_origin(const struct er_config_source *source)
 {
     char *text = NULL;
     int n = source->line ? asprintf(&text, "%s:%u", source->label, source->line)
@@ -105,7 +105,7 @@ static char *describe_origin(const struct er_source *source)
     return n < 0 ? NULL : text;
 }
 
-static char *canonical(const struct er_key *key, const union er_value *value)
+static char *canonical(const struct er_key_info *key, const union er_value *value)
 {
     ER_CLEANUP(er_buf_done) struct er_buf text;
 
@@ -113,8 +113,8 @@ static char *canonical(const struct er_key *key, const union er_value *value)
     return er_value_format(key, value, &text) ? NULL : strdup(er_buf_str(&text));
 }
 
-void er_loader_store(struct er_loader *loader, const struct er_key *key, union er_value *value,
-                     const struct er_source *source)
+void er_loader_store(struct er_loader *loader, const struct er_key_info *key, union er_value *value,
+                     const struct er_config_source *source)
 {
     struct er_origins *origins = loader->config->origins;
     struct er_setting *setting = &origins->settings[er_key_index(key)];
@@ -142,7 +142,7 @@ void er_loader_store(struct er_loader *loader, const struct er_key *key, union e
 
 void er_loader_refresh(struct er_loader *loader, const char *path)
 {
-    const struct er_key *key = er_key_get(path);
+    const struct er_key_info *key = er_key_get(path);
     struct er_setting *setting = er_config_setting(loader->config, path);
     union er_value value;
     char *text;
@@ -159,15 +159,15 @@ void er_loader_refresh(struct er_loader *loader, const char *path)
 }
 
 /* Wrong in a file is a wrong spec; wrong on the command line or in PET_* wrong usage. */
-static int code_for(const struct er_source *source, int rc)
+static int code_for(const struct er_config_source *source, int rc)
 {
     if (rc == ER_E_CONFIG && source->layer >= ER_LAYER_ENVIRONMENT)
         return ER_E_USAGE;
     return rc;
 }
 
-void er_loader_set(struct er_loader *loader, const struct er_key *key, const struct er_node *node,
-                   const struct er_source *source)
+void er_loader_set(struct er_loader *loader, const struct er_key_info *key,
+                   const struct er_yaml_node *node, const struct er_config_source *source)
 {
     struct er_value_context context = {
         .key = key,
@@ -190,10 +190,10 @@ void er_loader_set(struct er_loader *loader, const struct er_key *key, const str
         er_findings_add(&loader->findings, code_for(source, rc), "%s: %s", source->label, err.text);
 }
 
-void er_loader_set_text(struct er_loader *loader, const struct er_key *key, const char *text,
-                        const struct er_source *source)
+void er_loader_set_text(struct er_loader *loader, const struct er_key_info *key, const char *text,
+                        const struct er_config_source *source)
 {
-    struct er_node scalar = {.kind = ER_NODE_SCALAR, .values = 1};
+    struct er_yaml_node scalar = {.kind = ER_NODE_SCALAR, .values = 1};
     ER_CLEANUP(er_cleanup_free) char *copy = NULL;
     struct er_error err = ER_ERROR_INIT;
     struct er_spec *spec = NULL;
@@ -247,12 +247,12 @@ static int choose_form(struct er_loader *loader, struct er_error *err)
 static int load_spec(struct er_loader *loader, struct er_error *err)
 {
     const char *path = loader->config->spec_path;
-    struct er_source source = {
+    struct er_config_source source = {
         .layer = ER_LAYER_SPEC,
         .label = path && !strcmp(path, "-") ? "<stdin>" : path,
     };
     struct er_spec *spec = NULL;
-    const struct er_node *root;
+    const struct er_yaml_node *root;
     int rc = path ? er_spec_read(&spec, path, err) : 0;
 
     if (rc || !path)
@@ -262,7 +262,7 @@ static int load_spec(struct er_loader *loader, struct er_error *err)
         er_loader_map(loader, root, "", &source);
     else
         er_findings_add(&loader->findings, ER_E_CONFIG, "%s:%u:%u: expected a map of keys, got %s",
-                        source.label, root->line, root->col, er_node_what(root));
+                        source.label, root->line, root->col, er_yaml_node_what(root));
     er_spec_free(spec);
     return 0;
 }

@@ -16,7 +16,7 @@ enum er_layer {
 };
 
 /* Where a value comes from. */
-struct er_source {
+struct er_config_source {
     enum er_layer layer;
     const char *label;  /* file, option or variable: "job.yaml", "--tee", "PET_TEE" */
     unsigned line, col; /* of the key, in a file */
@@ -55,14 +55,14 @@ struct er_setting *er_config_setting(const struct er_config *config, const char 
 void er_loader_warn(struct er_loader *loader, const char *fmt, ...) ER_PRINTF(2, 3);
 
 /* Parse, check and store; a failure becomes a finding. `node` may be borrowed from anywhere. */
-void er_loader_set(struct er_loader *loader, const struct er_key *key, const struct er_node *node,
-                   const struct er_source *source);
+void er_loader_set(struct er_loader *loader, const struct er_key_info *key,
+                   const struct er_yaml_node *node, const struct er_config_source *source);
 /* As er_loader_set() with text: single values as they are, lists and maps as YAML. */
-void er_loader_set_text(struct er_loader *loader, const struct er_key *key, const char *text,
-                        const struct er_source *source);
+void er_loader_set_text(struct er_loader *loader, const struct er_key_info *key, const char *text,
+                        const struct er_config_source *source);
 /* Stores a value, which it takes over, with its canonical text. */
-void er_loader_store(struct er_loader *loader, const struct er_key *key, union er_value *value,
-                     const struct er_source *source);
+void er_loader_store(struct er_loader *loader, const struct er_key_info *key, union er_value *value,
+                     const struct er_config_source *source);
 /* Makes the canonical text anew after the field in the configuration was changed in place. */
 void er_loader_refresh(struct er_loader *loader, const char *path);
 
@@ -80,8 +80,8 @@ void er_loader_replace(struct er_loader *loader, const char *path, char **field,
 void er_loader_defaults(struct er_loader *loader);
 void er_loader_scheduler(struct er_loader *loader);
 /* The keys of a map; `prefix` is "" or ends in '.'. */
-void er_loader_map(struct er_loader *loader, const struct er_node *map, const char *prefix,
-                   const struct er_source *source);
+void er_loader_map(struct er_loader *loader, const struct er_yaml_node *map, const char *prefix,
+                   const struct er_config_source *source);
 /* agent/config_option.c */
 void er_loader_environment(struct er_loader *loader);
 void er_loader_options(struct er_loader *loader);

@@ -15,7 +15,7 @@
 struct use {
     const struct er_option *option;
     const char *value; /* NULL: a flag that is on */
-    struct er_source source;
+    struct er_config_source source;
 };
 
 typedef void (*apply_fn)(struct er_loader *loader, const struct use *use);
@@ -34,7 +34,7 @@ static void apply_flag(struct er_loader *loader, const struct use *use)
 
 /* Items between commas, `,,` being a comma (torchrun's filters), as a list for er_loader_set(). */
 struct item_list {
-    struct er_node list, **items, *nodes;
+    struct er_yaml_node list, **items, *nodes;
     char *text;
 };
 
@@ -55,9 +55,9 @@ static int split_items(struct item_list *l, const char *text)
     l->text = to = malloc(most + 1);
     if (!l->items || !l->nodes || !l->text)
         return -ENOMEM;
-    l->list = (struct er_node){.kind = ER_NODE_LIST, .items = l->items};
+    l->list = (struct er_yaml_node){.kind = ER_NODE_LIST, .items = l->items};
     while (*text) {
-        struct er_node *node = &l->nodes[l->list.n];
+        struct er_yaml_node *node = &l->nodes[l->list.n];
 
         node->kind = ER_NODE_SCALAR;
         node->text = to;
@@ -153,7 +153,7 @@ static void check_conf_name(struct er_loader *loader, const struct use *use, con
 static void apply_conf(struct er_loader *loader, const struct use *use)
 {
     struct item_list l = {0};
-    struct er_source source = use->source;
+    struct er_config_source source = use->source;
 
     source.bare_seconds = true;
     if (split_items(&l, use->value)) {
@@ -251,9 +251,9 @@ static void apply_refused(struct er_loader *loader, const struct use *use)
 
 /* `env.NAME=value` adds to what is there; anything else replaces its key. */
 static void set_env(struct er_loader *loader, const char *name, const char *text,
-                    const struct er_source *source)
+                    const struct er_config_source *source)
 {
-    const struct er_key *key = er_key_get("env");
+    const struct er_key_info *key = er_key_get("env");
     struct er_envlist *env = &loader->config->env;
     union er_value value;
     bool failed = false;
@@ -283,8 +283,8 @@ static void unknown_key(struct er_loader *loader, const char *path)
 static void apply_set(struct er_loader *loader, const struct use *use)
 {
     const char *equals = strchr(use->value, '=');
-    struct er_source source = use->source;
-    const struct er_key *key;
+    struct er_config_source source = use->source;
+    const struct er_key_info *key;
     char path[128], label[160];
 
     if (!equals || equals == use->value || (size_t)(equals - use->value) >= sizeof(path)) {
@@ -360,7 +360,7 @@ void er_loader_environment(struct er_loader *loader)
         }
         if (!value || !*value)
             continue;
-        use.source = (struct er_source){
+        use.source = (struct er_config_source){
             .layer = ER_LAYER_ENVIRONMENT,
             .label = variable,
             .bare_seconds = option->flags & ER_OPTION_SECONDS,
@@ -380,7 +380,7 @@ void er_loader_options(struct er_loader *loader)
         char label[64];
 
         snprintf(label, sizeof(label), "--%s", given->option->name);
-        use.source = (struct er_source){
+        use.source = (struct er_config_source){
             .layer = ER_LAYER_OPTION,
             .label = label,
             .bare_seconds = given->option->flags & ER_OPTION_SECONDS,

@@ -12,7 +12,7 @@
 enum { PRINT_MAX = 16 << 20, COMMENT_COLUMN = 44, SPEC_TEXT_MAX = 4096, SPEC_VALUE_MAX = 200 };
 
 /* Is a '$' in this key's value just that, although a job spec would take it for a substitution? */
-static bool is_literal(const struct er_config *config, const struct er_key *key)
+static bool is_literal(const struct er_config *config, const struct er_key_info *key)
 {
     if (key->type == ER_KEY_PATH && strcmp(key->path, "workdir") != 0)
         return true; /* replaced at load */
@@ -58,8 +58,8 @@ static int open_groups(struct er_buf *out, const char *last, const char *path)
     return depth;
 }
 
-static int add_comment(const struct er_config *config, const struct er_key *key, size_t line_begin,
-                       struct er_buf *out)
+static int add_comment(const struct er_config *config, const struct er_key_info *key,
+                       size_t line_begin, struct er_buf *out)
 {
     const char *origin = er_config_setting(config, key->path)->origin;
     size_t width = out->len - line_begin;
@@ -74,7 +74,7 @@ static int add_comment(const struct er_config *config, const struct er_key *key,
     return rc;
 }
 
-static int add_key(const struct er_config *config, const struct er_key *key, int depth,
+static int add_key(const struct er_config *config, const struct er_key_info *key, int depth,
                    bool origins, struct er_buf *out)
 {
     const char *text = er_config_setting(config, key->path)->text;
@@ -95,7 +95,7 @@ int er_config_format(const struct er_config *config, bool origins, struct er_buf
     int rc = 0;
 
     for (size_t i = 0; !rc && i < er_keys_n; i++) {
-        const struct er_key *key = &er_keys[i];
+        const struct er_key_info *key = &er_keys[i];
         int depth = open_groups(out, last, key->path);
 
         rc = depth < 0 ? depth : add_key(config, key, depth, origins, out);
@@ -136,7 +136,7 @@ int er_config_spec_text(const struct er_config *config, char **ret, struct er_er
 
     er_buf_init(&out, SPEC_TEXT_MAX);
     for (size_t i = 0; !rc && i < er_keys_n; i++) {
-        const struct er_key *key = &er_keys[i];
+        const struct er_key_info *key = &er_keys[i];
 
         if (!(key->flags & ER_KEY_AGREE))
             continue;

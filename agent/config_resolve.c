@@ -74,8 +74,8 @@ static int add_interpreter(struct er_loader *loader, struct er_strlist *list, co
 
 static void program_command(struct er_loader *loader)
 {
-    const struct er_key *key = er_key_get("command");
-    const struct er_source source = {ER_LAYER_OPTION, "PROGRAM", 0, 0, false};
+    const struct er_key_info *key = er_key_get("command");
+    const struct er_config_source source = {ER_LAYER_OPTION, "PROGRAM", 0, 0, false};
     char **operands = loader->argv + loader->line.operands;
     union er_value value;
     int rc;
@@ -205,8 +205,8 @@ static const char *program_of(const struct er_strlist *command)
 static void default_name(struct er_loader *loader)
 {
     struct er_config *config = loader->config;
-    const struct er_key *key = er_key_get("name");
-    const struct er_source source = {.label = "default"};
+    const struct er_key_info *key = er_key_get("name");
+    const struct er_config_source source = {.label = "default"};
     const char *program = program_of(&config->command);
     size_t n = strlen(program);
     uint32_t id = 0;
@@ -313,8 +313,9 @@ static void resolve_backend(struct er_loader *loader)
 {
     struct er_config *config = loader->config;
     struct er_setting *endpoints = er_config_setting(config, "rendezvous.endpoints");
-    const struct er_source source = {ER_LAYER_OPTION, loader->torchrun_backend_from, 0, 0, false};
-    const struct er_source nowhere = {.label = "default"};
+    const struct er_config_source source = {ER_LAYER_OPTION, loader->torchrun_backend_from, 0, 0,
+                                            false};
+    const struct er_config_source nowhere = {.label = "default"};
     bool one = config->nnodes_max == 1;
 
     if (loader->torchrun_backend)
@@ -339,7 +340,7 @@ static void check_keys_available(struct er_loader *loader)
     const struct er_config *config = loader->config;
 
     for (size_t i = 0; i < er_keys_n; i++) {
-        const struct er_key *key = &er_keys[i];
+        const struct er_key_info *key = &er_keys[i];
         struct er_setting *setting = er_config_setting(config, key->path);
 
         if (key->flags & ER_KEY_LATER && setting->layer != ER_LAYER_DEFAULT &&

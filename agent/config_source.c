@@ -15,9 +15,9 @@ void er_loader_defaults(struct er_loader *loader)
     bool program = loader->config->program_form;
 
     for (size_t i = 0; i < er_keys_n; i++) {
-        const struct er_key *key = &er_keys[i];
+        const struct er_key_info *key = &er_keys[i];
         bool own = program && key->def_program;
-        const struct er_source source = {.label = own ? "default of a program" : "default"};
+        const struct er_config_source source = {.label = own ? "default of a program" : "default"};
 
         if (key->def)
             er_loader_set_text(loader, key, own ? key->def_program : key->def, &source);
@@ -40,7 +40,7 @@ static void slurm_array_name(struct er_loader *loader)
 {
     const char *job = er_environ_get(loader->environ_, "SLURM_ARRAY_JOB_ID");
     const char *task = er_environ_get(loader->environ_, "SLURM_ARRAY_TASK_ID");
-    const struct er_source source = {ER_LAYER_SCHEDULER, "SLURM_ARRAY_JOB_ID", 0, 0, false};
+    const struct er_config_source source = {ER_LAYER_SCHEDULER, "SLURM_ARRAY_JOB_ID", 0, 0, false};
     char text[PATH_TEXT_MAX];
 
     if (!job || !task)
@@ -53,7 +53,8 @@ void er_loader_scheduler(struct er_loader *loader)
 {
     for (size_t i = 0; i < ER_ARRAY_N(SCHEDULER); i++) {
         const char *value = er_environ_get(loader->environ_, SCHEDULER[i].variable);
-        const struct er_source source = {ER_LAYER_SCHEDULER, SCHEDULER[i].variable, 0, 0, false};
+        const struct er_config_source source = {ER_LAYER_SCHEDULER, SCHEDULER[i].variable, 0, 0,
+                                                false};
         char text[PATH_TEXT_MAX];
 
         if (!value || !*value || !er_environ_get(loader->environ_, SCHEDULER[i].job))
@@ -64,7 +65,8 @@ void er_loader_scheduler(struct er_loader *loader)
     slurm_array_name(loader);
 }
 
-static void unknown_key(struct er_loader *loader, const char *path, const struct er_source *source)
+static void unknown_key(struct er_loader *loader, const char *path,
+                        const struct er_config_source *source)
 {
     char near[ER_KEY_PATH_MAX], place[64] = "";
     bool found = er_key_nearest(path, near);
@@ -77,13 +79,13 @@ static void unknown_key(struct er_loader *loader, const char *path, const struct
 }
 
 /* Recursion goes as deep as the table's longest path, whatever the file holds. */
-void er_loader_map(struct er_loader *loader, const struct er_node *map, const char *prefix,
-                   const struct er_source *source)
+void er_loader_map(struct er_loader *loader, const struct er_yaml_node *map, const char *prefix,
+                   const struct er_config_source *source)
 {
     for (size_t i = 0; i < map->n; i += 2) {
-        const struct er_node *name = map->items[i], *value = map->items[i + 1];
-        struct er_source here = *source;
-        const struct er_key *key;
+        const struct er_yaml_node *name = map->items[i], *value = map->items[i + 1];
+        struct er_config_source here = *source;
+        const struct er_key_info *key;
         char path[PATH_TEXT_MAX];
 
         here.line = name->line;
@@ -98,7 +100,7 @@ void er_loader_map(struct er_loader *loader, const struct er_node *map, const ch
             er_findings_add(&loader->findings, ER_E_CONFIG,
                             "%s:%u:%u: %s: expected a map of keys such as %s, got %s",
                             source->label, value->line, value->col, path,
-                            er_key_first_in(path)->path, er_node_what(value));
+                            er_key_first_in(path)->path, er_yaml_node_what(value));
         } else {
             strncat(path, ".", sizeof(path) - strlen(path) - 1);
             er_loader_map(loader, value, path, source);

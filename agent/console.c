@@ -64,7 +64,7 @@ static void on_writable(void *user, uint32_t events)
     while (push(s, 0))
         ;
     if (!waits(s)) {
-        er_source_free(s->source);
+        er_loop_source_free(s->source);
         s->source = NULL;
     }
 }
@@ -104,7 +104,7 @@ size_t er_console_done(struct er_console *console, bool hurry)
                 break;
         }
         lost += s->queue.len - s->sent;
-        er_source_free(s->source);
+        er_loop_source_free(s->source);
         s->source = NULL;
         er_buf_done(&s->queue);
         er_cleanup_fd(&s->fd);

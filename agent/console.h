@@ -15,8 +15,8 @@ struct er_console_stream {
     int fd;
     struct er_buf queue; /* `sent` bytes at its beginning have been written */
     size_t sent;
-    struct er_source *source; /* while something waits */
-    bool broken;              /* the reader has gone: everything is dropped */
+    struct er_loop_source *source; /* while something waits */
+    bool broken;                   /* the reader has gone: everything is dropped */
     struct er_console *console;
 };
 

@@ -20,7 +20,7 @@
 struct er_ctlserver {
     struct er_loop *loop;
     int fd;
-    struct er_source *source;
+    struct er_loop_source *source;
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     unsigned conn_n, conn_max;
     uint64_t accept_us; /* when to accept again; ER_FOREVER: we do */
@@ -39,7 +39,7 @@ struct er_ctlconn {
     struct er_list node;
     struct er_ctlserver *server;
     int fd;
-    struct er_source *source;
+    struct er_loop_source *source;
     struct er_ctl_peer peer;
     struct er_list tickets; /* unanswered */
     unsigned ticket_n;
@@ -72,7 +72,7 @@ static void close_conn(struct er_ctlconn *c)
     }
     er_list_remove(&c->node);
     c->server->conn_n--;
-    er_source_free(c->source);
+    er_loop_source_free(c->source);
     close(c->fd);
     free(c);
 }
@@ -85,7 +85,7 @@ static void update_events(struct er_ctlconn *c)
         events |= EPOLLOUT;
     else if (c->ticket_n < ER_CTL_TICKETS_MAX)
         events |= EPOLLIN;
-    if (er_source_set_events(c->source, events) < 0)
+    if (er_loop_source_set_events(c->source, events) < 0)
         c->dead = true;
 }
 
@@ -219,7 +219,7 @@ static void on_accept(void *user, uint32_t events)
 
     /* No descriptors, no memory: they stay in the queue, and would wake us at once again. */
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) &&
-        er_source_set_events(s->source, 0) == 0)
+        er_loop_source_set_events(s->source, 0) == 0)
         s->accept_us = er_deadline_in(er_now_us(), ACCEPT_WAIT_US);
     if (!c) {
         er_cleanup_fd(&fd);
@@ -280,7 +280,7 @@ void er_ctlserver_free(struct er_ctlserver *s)
         return;
     er_list_for_each_safe (node, &s->conns)
         close_conn(ER_LIST_ITEM(node, struct er_ctlconn, node));
-    er_source_free(s->source);
+    er_loop_source_free(s->source);
     if (s->fd >= 0) {
         close(s->fd);
         unlink(s->path);
@@ -305,7 +305,7 @@ uint64_t er_ctlserver_deadline(const struct er_ctlserver *s)
 
 void er_ctlserver_step(struct er_ctlserver *s, uint64_t now_us)
 {
-    if (now_us >= s->accept_us && er_source_set_events(s->source, EPOLLIN) == 0)
+    if (now_us >= s->accept_us && er_loop_source_set_events(s->source, EPOLLIN) == 0)
         s->accept_us = ER_FOREVER;
 }
 

@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-#include "agent/exit_codes.h"
 #include "agent/help.h"
 #include "agent/keys.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
+#include "base/exit_codes.h"
 
 #define MADE_BY "<!-- Written by agent/keys_doc from the tables in agent/: change those. -->\n\n"
 
@@ -43,7 +43,7 @@ static int code_cell(struct er_buf *out, const char *text)
     return rc ? rc : er_buf_add(out, "`", 1);
 }
 
-static int key_row(struct er_buf *out, const struct er_key *key)
+static int key_row(struct er_buf *out, const struct er_key_info *key)
 {
     ER_CLEANUP(er_buf_done) struct er_buf attributes;
     int rc;

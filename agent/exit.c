@@ -31,26 +31,6 @@ struct er_exit er_exit_classify(int wait_status, int exec_errno, bool oom)
     return (struct er_exit){.kind = ER_EXIT_LOST, .code = 1}; /* unknown is failure */
 }
 
-int er_exit_code(enum er_exit_kind kind, int code, int signal)
-{
-    switch (kind) {
-    case ER_EXIT_OK:
-    case ER_EXIT_STOPPED:
-        return 0;
-    case ER_EXIT_SIGNALED:
-    case ER_EXIT_OOM:
-        return 128 + signal;
-    case ER_EXIT_HUNG:
-        return ER_CODE_HANG;
-    case ER_EXIT_EXITED:
-    case ER_EXIT_EXEC_FAILED:
-    case ER_EXIT_LOST:
-    case ER_EXIT_KIND_COUNT:
-        break;
-    }
-    return code ? code : 1;
-}
-
 const char *er_exit_text(enum er_exit_kind kind, int code, int signal,
                          char ret_text[ER_EXIT_TEXT_MAX])
 {

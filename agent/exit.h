@@ -5,7 +5,7 @@
  */
 #include <stdbool.h>
 
-#include "agent/exit_codes.h"
+#include "base/exit_codes.h"
 #include "rendezvous/driver.h"
 
 struct er_exit {
@@ -20,8 +20,6 @@ struct er_exit {
 struct er_exit er_exit_classify(int wait_status, int exec_errno, bool oom);
 /* 126 or 127, as the shell has it. */
 int er_exit_exec_code(int exec_errno);
-/* The agent's exit code when this is the root cause. */
-int er_exit_code(enum er_exit_kind kind, int code, int signal);
 /* "exited with code 3", "died by signal 9 (SIGKILL)", ...; returns ret_text. */
 #define ER_EXIT_TEXT_MAX 96
 const char *er_exit_text(enum er_exit_kind kind, int code, int signal,

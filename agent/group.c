@@ -32,7 +32,7 @@ struct er_group {
     char *program, **paths;     /* owned; the last one looked up, and where all lie */
     int path_n;
     int report_fd; /* of spawn failures; -1 after its end of file */
-    struct er_source *report;
+    struct er_loop_source *report;
     bool stopping, childless, gone;
     uint64_t grace_end_us; /* of the ladder, ER_FOREVER unless stopping */
     uint64_t sweep_us;     /* next look, once none is alive */
@@ -85,7 +85,7 @@ static void read_report(struct er_group *g)
         note_failure(g, &failure);
     if (n < 0)
         return; /* EAGAIN: some are still on their way */
-    er_source_free(g->report);
+    er_loop_source_free(g->report);
     g->report = NULL;
     er_cleanup_fd(&g->report_fd);
     for (int i = 0; i < g->n; i++) {
@@ -438,7 +438,7 @@ void er_group_free(struct er_group *g)
         }
         nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
     }
-    er_source_free(g->report);
+    er_loop_source_free(g->report);
     er_cleanup_fd(&g->report_fd);
     for (int i = 0; i < g->prepared_n; i++)
         er_worker_done(&g->workers[i]);

@@ -13,12 +13,12 @@
 #include <unistd.h>
 
 #include "agent/cgroup.h"
-#include "agent/exit_codes.h"
 #include "agent/orphan.h"
 #include "agent/statedir.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/exit_codes.h"
 #include "base/fd.h"
 #include "base/file.h"
 #include "base/parse.h"

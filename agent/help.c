@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "agent/config.h"
-#include "agent/exit_codes.h"
 #include "agent/keys.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
+#include "base/exit_codes.h"
 #include "base/fd.h"
 #include "base/parse.h"
 
@@ -115,7 +115,7 @@ static int format_usage(struct er_buf *out)
     return rc ? rc : er_buf_add_str(out, "\n  keys types substitution exit-codes\n");
 }
 
-static int choices(const struct er_key *key, struct er_buf *out)
+static int choices(const struct er_key_info *key, struct er_buf *out)
 {
     int rc = 0;
 
@@ -124,7 +124,7 @@ static int choices(const struct er_key *key, struct er_buf *out)
     return rc;
 }
 
-int er_help_attributes(const struct er_key *key, struct er_buf *out)
+int er_help_attributes(const struct er_key_info *key, struct er_buf *out)
 {
     bool timed = key->type == ER_KEY_DURATION || key->type == ER_KEY_SIZE;
     int rc = er_buf_add_str(out, er_key_type_name(key->type));
@@ -147,7 +147,7 @@ int er_help_attributes(const struct er_key *key, struct er_buf *out)
     return rc;
 }
 
-static int key_entry(struct er_buf *out, const struct er_key *key)
+static int key_entry(struct er_buf *out, const struct er_key_info *key)
 {
     ER_CLEANUP(er_buf_done) struct er_buf text;
     int rc;
@@ -182,7 +182,7 @@ static int format_group(struct er_buf *out, enum er_key_group group)
     return rc ? rc : group_keys(out, group);
 }
 
-static int format_key(struct er_buf *out, const struct er_key *key)
+static int format_key(struct er_buf *out, const struct er_key_info *key)
 {
     ER_CLEANUP(er_buf_done) struct er_buf attributes;
     int rc;
@@ -298,7 +298,7 @@ static int unknown_topic(const char *topic, struct er_error *err)
 
 int er_help_format(const char *topic, struct er_buf *out, struct er_error *err)
 {
-    const struct er_key *key = topic ? er_key_find(topic) : NULL;
+    const struct er_key_info *key = topic ? er_key_find(topic) : NULL;
     int rc = 1;
 
     if (!topic)

@@ -27,7 +27,7 @@ static_assert(AT(nnodes_max) == AT(nnodes_min) + sizeof(uint32_t), "a range is t
 #define CHOICES(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 /* clang-format off */
-const struct er_key er_keys[] = {
+const struct er_key_info er_keys[] = {
 #define GROUP ER_GROUP_JOB
 #define KEY(path_, type_, def_, offset_, flags_, ...) \
     {.path = (path_), .type = ER_KEY_##type_, .def = (def_), .offset = (offset_), .flags = (flags_), .group = GROUP, __VA_ARGS__}
@@ -294,7 +294,7 @@ const struct er_option er_options[] = {
 const size_t er_options_n = ER_ARRAY_N(er_options);
 /* clang-format on */
 
-const struct er_key *er_key_find(const char *path)
+const struct er_key_info *er_key_find(const char *path)
 {
     for (size_t i = 0; i < er_keys_n; i++) {
         if (!strcmp(er_keys[i].path, path))
@@ -303,20 +303,20 @@ const struct er_key *er_key_find(const char *path)
     return NULL;
 }
 
-const struct er_key *er_key_get(const char *path)
+const struct er_key_info *er_key_get(const char *path)
 {
-    const struct er_key *key = er_key_find(path);
+    const struct er_key_info *key = er_key_find(path);
 
     assert(key);
     return key;
 }
 
-size_t er_key_index(const struct er_key *key)
+size_t er_key_index(const struct er_key_info *key)
 {
     return (size_t)(key - er_keys);
 }
 
-const struct er_key *er_key_first_in(const char *path)
+const struct er_key_info *er_key_first_in(const char *path)
 {
     size_t n = strlen(path);
 

@@ -84,7 +84,7 @@ enum er_key_flags {
 /* A key without a place in struct er_config (not available yet) has this for `offset`. */
 #define ER_KEY_NOWHERE SIZE_MAX
 
-struct er_key {
+struct er_key_info {
     const char *path; /* dotted: "restart.backoff.initial" */
     enum er_key_type type;
     const char *def;         /* default, as a job spec would have it; NULL: required or derived */
@@ -99,18 +99,18 @@ struct er_key {
 };
 
 /* The rows in the order of the documentation. */
-extern const struct er_key er_keys[];
+extern const struct er_key_info er_keys[];
 extern const size_t er_keys_n;
 
 /* NULL: no such key. */
-const struct er_key *er_key_find(const char *path);
+const struct er_key_info *er_key_find(const char *path);
 /* As er_key_find() for a key that is known to exist: asserts. */
-const struct er_key *er_key_get(const char *path);
-size_t er_key_index(const struct er_key *key);
+const struct er_key_info *er_key_get(const char *path);
+size_t er_key_index(const struct er_key_info *key);
 /* Is `path` the common beginning of keys ("restart", "rendezvous.tls")? */
 bool er_key_is_group(const char *path);
 /* The first key of a group, NULL when `path` is none. */
-const struct er_key *er_key_first_in(const char *path);
+const struct er_key_info *er_key_first_in(const char *path);
 #define ER_KEY_PATH_MAX 128
 /* The key, or the group, that `path` was probably meant to be, in ret_path; false: none is near. */
 bool er_key_nearest(const char *path, char ret_path[ER_KEY_PATH_MAX]);

@@ -18,7 +18,7 @@
 
 struct er_logfwd {
     int fd, file_fd;
-    struct er_source *source;
+    struct er_loop_source *source;
     struct er_logfwd_opts opts;
     char *path, *prefix; /* owned */
     uint64_t size;       /* of the file */
@@ -194,7 +194,7 @@ static ssize_t read_chunk(struct er_logfwd *f)
 
 static void close_pipe(struct er_logfwd *f)
 {
-    er_source_free(f->source);
+    er_loop_source_free(f->source);
     f->source = NULL;
     er_cleanup_fd(&f->fd);
 }

@@ -11,10 +11,10 @@
 
 struct er_loop {
     sd_event *event;
-    struct er_list signals; /* of struct er_source */
+    struct er_list signals; /* of struct er_loop_source */
 };
 
-struct er_source {
+struct er_loop_source {
     sd_event_source *sd;
     struct er_list node; /* in the loop's list, signals only */
     er_io_fn on_io;
@@ -24,7 +24,7 @@ struct er_source {
 
 static int dispatch_io(sd_event_source *sd, int fd, uint32_t revents, void *userdata)
 {
-    struct er_source *source = userdata;
+    struct er_loop_source *source = userdata;
 
     source->on_io(source->user, revents);
     return 0;
@@ -32,7 +32,7 @@ static int dispatch_io(sd_event_source *sd, int fd, uint32_t revents, void *user
 
 static int dispatch_signal(sd_event_source *sd, const struct signalfd_siginfo *info, void *userdata)
 {
-    struct er_source *source = userdata;
+    struct er_loop_source *source = userdata;
 
     source->on_signal(source->user, (int)info->ssi_signo);
     return 0;
@@ -52,7 +52,7 @@ int er_loop_new(struct er_loop **ret, struct er_error *err)
     return 0;
 }
 
-void er_source_free(struct er_source *source)
+void er_loop_source_free(struct er_loop_source *source)
 {
     if (!source)
         return;
@@ -68,15 +68,15 @@ void er_loop_free(struct er_loop *loop)
     if (!loop)
         return;
     er_list_for_each_safe (node, &loop->signals)
-        er_source_free(ER_LIST_ITEM(node, struct er_source, node));
+        er_loop_source_free(ER_LIST_ITEM(node, struct er_loop_source, node));
     sd_event_unref(loop->event);
     free(loop);
 }
 
 int er_loop_io(struct er_loop *loop, int fd, uint32_t epoll_events, enum er_priority priority,
-               er_io_fn fn, void *user, struct er_source **ret, struct er_error *err)
+               er_io_fn fn, void *user, struct er_loop_source **ret, struct er_error *err)
 {
-    struct er_source *source = calloc(1, sizeof(*source));
+    struct er_loop_source *source = calloc(1, sizeof(*source));
     int rc;
 
     if (!source)
@@ -94,14 +94,14 @@ int er_loop_io(struct er_loop *loop, int fd, uint32_t epoll_events, enum er_prio
     return 0;
 }
 
-int er_source_set_events(struct er_source *source, uint32_t epoll_events)
+int er_loop_source_set_events(struct er_loop_source *source, uint32_t epoll_events)
 {
     return sd_event_source_set_io_events(source->sd, epoll_events);
 }
 
 int er_loop_signal(struct er_loop *loop, int sig, er_signal_fn fn, void *user, struct er_error *err)
 {
-    struct er_source *source = calloc(1, sizeof(*source));
+    struct er_loop_source *source = calloc(1, sizeof(*source));
     int rc;
 
     if (!source)

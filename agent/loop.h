@@ -10,7 +10,7 @@
 #include "base/error.h"
 
 struct er_loop;
-struct er_source;
+struct er_loop_source;
 
 /* Lower runs first: a signal that the agent got is seen before the deaths it may have caused. */
 enum er_priority { ER_PRIORITY_SIGNAL = -10, ER_PRIORITY_CHILD = -5, ER_PRIORITY_IO = 0 };
@@ -24,9 +24,10 @@ void er_loop_free(struct er_loop *loop);
 /* Level-triggered. The descriptor stays the caller's, who frees the source before closing it.
  * -EPERM: the descriptor cannot be polled (a regular file). */
 int er_loop_io(struct er_loop *loop, int fd, uint32_t epoll_events, enum er_priority priority,
-               er_io_fn fn, void *user, struct er_source **ret, struct er_error *err);
-int er_source_set_events(struct er_source *source, uint32_t epoll_events);
-void er_source_free(struct er_source *source); /* NULL is fine; also from its own callback */
+               er_io_fn fn, void *user, struct er_loop_source **ret, struct er_error *err);
+int er_loop_source_set_events(struct er_loop_source *source, uint32_t epoll_events);
+void er_loop_source_free(
+    struct er_loop_source *source); /* NULL is fine; also from its own callback */
 /* The signal must be blocked. The source lives as long as the loop. */
 int er_loop_signal(struct er_loop *loop, int sig, er_signal_fn fn, void *user,
                    struct er_error *err);

@@ -8,8 +8,8 @@
 
 #include "agent/agent.h"
 #include "agent/dry_run.h"
-#include "agent/exit_codes.h"
 #include "agent/findings.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 
 extern char **environ;

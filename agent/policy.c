@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "agent/exit_codes.h"
+#include "base/exit_codes.h"
 
 static bool is_fatal_code(const struct er_policy_input *in)
 {
@@ -42,7 +42,7 @@ static bool same_signal_as_agent(const struct er_policy_input *in)
            in->now_us - in->agent_signal_us <= in->grace_us;
 }
 
-struct er_policy_result er_policy_judge(const struct er_policy_input *in)
+struct er_policy_result er_agent_policy_judge(const struct er_policy_input *in)
 {
     if (in->exit.kind == ER_EXIT_OK)
         return (struct er_policy_result){.outcome = ER_OUTCOME_OK};
@@ -51,7 +51,6 @@ struct er_policy_result er_policy_judge(const struct er_policy_input *in)
     return (struct er_policy_result){
         .outcome = ER_OUTCOME_FAILED,
         .fatal = in->exit.kind == ER_EXIT_EXEC_FAILED || is_fatal_code(in),
-        .uncounted =
-            !in->progress && in->uncounted_in_row < ER_POLICY_UNCOUNTED_MAX && is_bind_failure(in),
+        .uncounted = !in->progress && is_bind_failure(in),
     };
 }

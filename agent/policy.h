@@ -8,10 +8,6 @@
 
 #include "agent/exit.h"
 
-/* A bind failure before first progress costs no restart, but not for ever: the port may belong to
- * somebody who stays. */
-#define ER_POLICY_UNCOUNTED_MAX 3
-
 enum er_outcome { ER_OUTCOME_OK, ER_OUTCOME_FAILED, ER_OUTCOME_STOPPED };
 
 struct er_policy_input {
@@ -21,7 +17,6 @@ struct er_policy_input {
     uint64_t agent_signal_us;       /* and when */
     uint64_t now_us, grace_us;      /* stop.grace */
     bool progress;                  /* the job had made progress in this generation */
-    unsigned uncounted_in_row;      /* uncounted restarts since the last progress */
     const char *message;            /* error file's message or last stderr lines, may be NULL */
     bool checkpoints;               /* the job has a checkpoint.dir: code 74 speaks of it */
     const char *const *fatal_codes; /* restart.fatal_exit_codes as text */
@@ -31,7 +26,7 @@ struct er_policy_input {
 struct er_policy_result {
     enum er_outcome outcome;
     bool fatal;     /* restarting cannot help */
-    bool uncounted; /* costs no restart */
+    bool uncounted; /* costs no restart, unless it is one of too many (ER_RDZV_UNCOUNTED_MAX) */
 };
 
-struct er_policy_result er_policy_judge(const struct er_policy_input *in);
+struct er_policy_result er_agent_policy_judge(const struct er_policy_input *in);

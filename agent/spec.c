@@ -14,13 +14,13 @@
 
 struct anchor {
     char *name;
-    struct er_node *node;
+    struct er_yaml_node *node;
     bool open; /* its end is not reached yet: an alias to it would be a circle */
 };
 
 struct er_spec {
-    struct er_node *root;
-    struct er_node **nodes; /* all of them, for er_spec_free() */
+    struct er_yaml_node *root;
+    struct er_yaml_node **nodes; /* all of them, for er_spec_free() */
     size_t nodes_n, nodes_cap;
 };
 
@@ -29,7 +29,7 @@ struct reader {
     const char *name; /* NULL: no position in messages */
     yaml_parser_t *yaml;
     struct er_spec *spec;
-    struct er_node *stack[ER_SPEC_DEPTH_MAX];
+    struct er_yaml_node *stack[ER_SPEC_DEPTH_MAX];
     size_t depth;
     struct anchor *anchors;
     size_t anchors_n;
@@ -78,11 +78,11 @@ static void *grow(void *items, size_t n, size_t *cap, size_t size)
     return more;
 }
 
-static struct er_node *new_node(struct reader *r, enum er_node_kind kind, yaml_mark_t at)
+static struct er_yaml_node *new_node(struct reader *r, enum er_yaml_node_kind kind, yaml_mark_t at)
 {
     struct er_spec *spec = r->spec;
     void *nodes = grow(spec->nodes, spec->nodes_n, &spec->nodes_cap, sizeof(*spec->nodes));
-    struct er_node *node;
+    struct er_yaml_node *node;
 
     if (!nodes)
         return NULL;
@@ -90,7 +90,7 @@ static struct er_node *new_node(struct reader *r, enum er_node_kind kind, yaml_m
     node = calloc(1, sizeof(*node));
     if (!node)
         return NULL;
-    *node = (struct er_node){
+    *node = (struct er_yaml_node){
         .kind = kind,
         .line = (uint32_t)at.line + 1,
         .col = (uint32_t)at.column + 1,
@@ -101,11 +101,11 @@ static struct er_node *new_node(struct reader *r, enum er_node_kind kind, yaml_m
 }
 
 /* Powers of two only are allocated, so that `n` alone tells when to grow. */
-static int push_item(struct er_node *into, struct er_node *item)
+static int push_item(struct er_yaml_node *into, struct er_yaml_node *item)
 {
     if (!(into->n & (into->n - 1))) {
         size_t cap = into->n ? into->n * 2 : 1;
-        struct er_node **items = realloc(into->items, cap * sizeof(struct er_node *));
+        struct er_yaml_node **items = realloc(into->items, cap * sizeof(struct er_yaml_node *));
 
         if (!items)
             return -ENOMEM;
@@ -115,11 +115,11 @@ static int push_item(struct er_node *into, struct er_node *item)
     return 0;
 }
 
-static int check_key(struct reader *r, const struct er_node *map, const struct er_node *key,
-                     yaml_mark_t at)
+static int check_key(struct reader *r, const struct er_yaml_node *map,
+                     const struct er_yaml_node *key, yaml_mark_t at)
 {
     if (key->kind != ER_NODE_SCALAR)
-        return refuse_at(r, at, "a key must be a single value, found %s", er_node_what(key));
+        return refuse_at(r, at, "a key must be a single value, found %s", er_yaml_node_what(key));
     if (!strcmp(key->text, "<<") && key->plain)
         return refuse_at(r, at, "merge keys ('<<') are not supported; write the keys out");
     if (map->n / 2 >= ER_SPEC_KEYS_MAX)
@@ -133,9 +133,9 @@ static int check_key(struct reader *r, const struct er_node *map, const struct e
 }
 
 /* A complete value (or an alias' one) takes its place in what is being read. */
-static int place(struct reader *r, struct er_node *node, yaml_mark_t at)
+static int place(struct reader *r, struct er_yaml_node *node, yaml_mark_t at)
 {
-    struct er_node *parent;
+    struct er_yaml_node *parent;
     int rc;
 
     if (!r->depth) {
@@ -154,8 +154,8 @@ static int place(struct reader *r, struct er_node *node, yaml_mark_t at)
     return push_item(parent, node) ? er_error_set(r->err, -ENOMEM, "out of memory") : 0;
 }
 
-static int add_anchor(struct reader *r, const yaml_char_t *name, struct er_node *node, bool open,
-                      yaml_mark_t at)
+static int add_anchor(struct reader *r, const yaml_char_t *name, struct er_yaml_node *node,
+                      bool open, yaml_mark_t at)
 {
     struct anchor *anchors;
     char *copy;
@@ -209,7 +209,7 @@ static int on_scalar(struct reader *r, const yaml_event_t *event)
 {
     const char *value = (const char *)event->data.scalar.value;
     size_t length = event->data.scalar.length;
-    struct er_node *node;
+    struct er_yaml_node *node;
     int rc = check_tag(r, event->data.scalar.tag, event->start_mark);
 
     if (rc)
@@ -228,13 +228,13 @@ static int on_scalar(struct reader *r, const yaml_event_t *event)
     return rc ? rc : place(r, node, event->start_mark);
 }
 
-static int on_start(struct reader *r, const yaml_event_t *event, enum er_node_kind kind)
+static int on_start(struct reader *r, const yaml_event_t *event, enum er_yaml_node_kind kind)
 {
     bool map = kind == ER_NODE_MAP;
     const yaml_char_t *tag = map ? event->data.mapping_start.tag : event->data.sequence_start.tag;
     const yaml_char_t *anchor =
         map ? event->data.mapping_start.anchor : event->data.sequence_start.anchor;
-    struct er_node *node;
+    struct er_yaml_node *node;
     int rc = check_tag(r, tag, event->start_mark);
 
     if (rc)
@@ -253,7 +253,7 @@ static int on_start(struct reader *r, const yaml_event_t *event, enum er_node_ki
 
 static int on_end(struct reader *r)
 {
-    struct er_node *node = r->stack[--r->depth];
+    struct er_yaml_node *node = r->stack[--r->depth];
     yaml_mark_t at = {.line = node->line - 1, .column = node->col - 1};
 
     for (size_t i = 0; i < r->anchors_n; i++) {
@@ -422,22 +422,22 @@ int er_spec_read(struct er_spec **ret, const char *path, struct er_error *err)
     return rc ? rc : parse(ret, from_stdin ? "<stdin>" : path, er_buf_str(&buf), buf.len, err);
 }
 
-const struct er_node *er_spec_root(const struct er_spec *spec)
+const struct er_yaml_node *er_spec_root(const struct er_spec *spec)
 {
     return spec->root;
 }
 
-bool er_node_is_null(const struct er_node *node)
+bool er_yaml_node_is_null(const struct er_yaml_node *node)
 {
     return node->kind == ER_NODE_SCALAR && node->plain &&
            (!*node->text || !strcmp(node->text, "null") || !strcmp(node->text, "~"));
 }
 
-const char *er_node_what(const struct er_node *node)
+const char *er_yaml_node_what(const struct er_yaml_node *node)
 {
     if (node->kind == ER_NODE_MAP)
         return "a map";
     if (node->kind == ER_NODE_LIST)
         return "a list";
-    return er_node_is_null(node) ? "nothing" : "a value";
+    return er_yaml_node_is_null(node) ? "nothing" : "a value";
 }

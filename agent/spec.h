@@ -17,15 +17,15 @@ enum {
     ER_SPEC_KEYS_MAX = 4096     /* keys of one map */
 };
 
-enum er_node_kind { ER_NODE_SCALAR, ER_NODE_LIST, ER_NODE_MAP };
+enum er_yaml_node_kind { ER_NODE_SCALAR, ER_NODE_LIST, ER_NODE_MAP };
 
-struct er_node {
-    enum er_node_kind kind;
+struct er_yaml_node {
+    enum er_yaml_node_kind kind;
     bool plain;         /* a scalar without quotes */
     uint32_t line, col; /* from 1; 0: not from a file */
     char *text;         /* owned; of a scalar, never NULL there */
     /* Items; of a map: key, value, key, value, ... Nodes are owned by the document. */
-    struct er_node **items;
+    struct er_yaml_node **items;
     size_t n;      /* pointers in `items` */
     size_t values; /* scalars, lists and maps in this tree, aliases written out */
 };
@@ -39,10 +39,10 @@ int er_spec_parse(struct er_spec **ret, const char *name, const char *data, size
 int er_spec_parse_value(struct er_spec **ret, const char *text, struct er_error *err);
 /* Reads the file, or stdin for "-". ER_E_CONFIG also for a file that cannot be read. */
 int er_spec_read(struct er_spec **ret, const char *path, struct er_error *err);
-const struct er_node *er_spec_root(const struct er_spec *spec);
+const struct er_yaml_node *er_spec_root(const struct er_spec *spec);
 void er_spec_free(struct er_spec *spec);
 
 /* null, ~ or nothing at all, without quotes. */
-bool er_node_is_null(const struct er_node *node);
+bool er_yaml_node_is_null(const struct er_yaml_node *node);
 /* "a map", "a list", "a value", "nothing" */
-const char *er_node_what(const struct er_node *node);
+const char *er_yaml_node_what(const struct er_yaml_node *node);

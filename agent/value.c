@@ -83,11 +83,12 @@ void er_envlist_free(struct er_envlist *env)
     *env = (struct er_envlist){0};
 }
 
-typedef int (*format_fn)(const struct er_key *key, const union er_value *value, struct er_buf *out);
+typedef int (*format_fn)(const struct er_key_info *key, const union er_value *value,
+                         struct er_buf *out);
 typedef void (*free_fn)(union er_value *value);
 
 /* `none` and `auto` of numbers, as text; NULL: a number like any other. */
-static const char *special(const struct er_key *key, uint64_t number)
+static const char *special(const struct er_key_info *key, uint64_t number)
 {
     if (key->flags & ER_KEY_NONE && number == key->none_as)
         return "none";
@@ -96,7 +97,8 @@ static const char *special(const struct er_key *key, uint64_t number)
     return NULL;
 }
 
-static int format_u64(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_u64(const struct er_key_info *key, const union er_value *value,
+                      struct er_buf *out)
 {
     uint64_t number = key->type == ER_KEY_U32 ? value->u32 : value->u64;
     const char *word = special(key, number);
@@ -105,24 +107,27 @@ static int format_u64(const struct er_key *key, const union er_value *value, str
                 : er_buf_printf(out, "%llu", (unsigned long long)number);
 }
 
-static int format_rank(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_rank(const struct er_key_info *key, const union er_value *value,
+                       struct er_buf *out)
 {
     return value->i32 < 0 ? er_buf_add_str(out, "none") : er_buf_printf(out, "%d", value->i32);
 }
 
-static int format_ratio(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_ratio(const struct er_key_info *key, const union er_value *value,
+                        struct er_buf *out)
 {
     bool none = key->flags & ER_KEY_NONE && value->ratio <= 0;
 
     return none ? er_buf_add_str(out, "none") : er_buf_printf(out, "%.10g", value->ratio);
 }
 
-static int format_bool(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_bool(const struct er_key_info *key, const union er_value *value,
+                       struct er_buf *out)
 {
     return er_buf_add_str(out, value->yes ? "true" : "false");
 }
 
-static int format_duration(const struct er_key *key, const union er_value *value,
+static int format_duration(const struct er_key_info *key, const union er_value *value,
                            struct er_buf *out)
 {
     const char *word = special(key, value->u64);
@@ -132,7 +137,8 @@ static int format_duration(const struct er_key *key, const union er_value *value
     return er_buf_add_str(out, word ? word : text);
 }
 
-static int format_size(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_size(const struct er_key_info *key, const union er_value *value,
+                       struct er_buf *out)
 {
     char text[ER_UNIT_TEXT_MAX];
 
@@ -140,7 +146,8 @@ static int format_size(const struct er_key *key, const union er_value *value, st
     return er_buf_add_str(out, text);
 }
 
-static int format_text(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_text(const struct er_key_info *key, const union er_value *value,
+                       struct er_buf *out)
 {
     bool word = key->flags & (ER_KEY_AUTO | ER_KEY_NONE) && value->text &&
                 (!strcmp(value->text, "auto") || !strcmp(value->text, "none"));
@@ -153,17 +160,20 @@ static int format_text(const struct er_key *key, const union er_value *value, st
     return er_yaml_text(out, value->text, key->flags & ER_KEY_QUOTED && !word);
 }
 
-static int format_choice(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_choice(const struct er_key_info *key, const union er_value *value,
+                         struct er_buf *out)
 {
     return er_buf_add_str(out, key->choices[value->number]);
 }
 
-static int format_signal(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_signal(const struct er_key_info *key, const union er_value *value,
+                         struct er_buf *out)
 {
     return er_buf_add_str(out, value->number ? er_signal_name(value->number) + 3 : "none");
 }
 
-static int format_signals(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_signals(const struct er_key_info *key, const union er_value *value,
+                          struct er_buf *out)
 {
     const char *comma = "";
     int rc = er_buf_add_str(out, "[");
@@ -177,14 +187,16 @@ static int format_signals(const struct er_key *key, const union er_value *value,
     return rc ? rc : er_buf_add_str(out, "]");
 }
 
-static int format_range(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_range(const struct er_key_info *key, const union er_value *value,
+                        struct er_buf *out)
 {
     if (value->range[0] == value->range[1])
         return er_buf_printf(out, "%u", value->range[0]);
     return er_buf_printf(out, "\"%u:%u\"", value->range[0], value->range[1]);
 }
 
-static int format_streams(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_streams(const struct er_key_info *key, const union er_value *value,
+                          struct er_buf *out)
 {
     const struct er_stream_map *map = &value->streams;
     int rc = er_buf_add_str(out, "\"");
@@ -197,7 +209,8 @@ static int format_streams(const struct er_key *key, const union er_value *value,
     return rc ? rc : er_buf_add_str(out, "\"");
 }
 
-static int format_list(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_list(const struct er_key_info *key, const union er_value *value,
+                       struct er_buf *out)
 {
     bool numbers = key->type == ER_KEY_CODES;
     int rc;
@@ -214,7 +227,8 @@ static int format_list(const struct er_key *key, const union er_value *value, st
     return rc ? rc : er_buf_add_str(out, "]");
 }
 
-static int format_env(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_env(const struct er_key_info *key, const union er_value *value,
+                      struct er_buf *out)
 {
     const struct er_envlist *env = &value->env;
     int rc = er_buf_add_str(out, "{");
@@ -233,7 +247,8 @@ static int format_env(const struct er_key *key, const union er_value *value, str
 }
 
 /* Never stored: only "none" and "some" can be told apart. */
-static int format_roles(const struct er_key *key, const union er_value *value, struct er_buf *out)
+static int format_roles(const struct er_key_info *key, const union er_value *value,
+                        struct er_buf *out)
 {
     return er_buf_add_str(out, value->u64 ? "{...}" : "{}");
 }
@@ -293,12 +308,12 @@ static const struct {
     [ER_KEY_ROLES] = {sizeof(uint64_t), format_roles, NULL, false},
 };
 
-int er_value_format(const struct er_key *key, const union er_value *value, struct er_buf *out)
+int er_value_format(const struct er_key_info *key, const union er_value *value, struct er_buf *out)
 {
     return TYPES[key->type].format(key, value, out);
 }
 
-void er_value_free(const struct er_key *key, union er_value *value)
+void er_value_free(const struct er_key_info *key, union er_value *value)
 {
     if (TYPES[key->type].free)
         TYPES[key->type].free(value);

@@ -25,19 +25,19 @@ union er_value {
 };
 
 struct er_value_context {
-    const struct er_key *key;
-    bool bare_seconds;             /* durations: a bare number is seconds */
-    bool program_form;             /* ${...} is left alone, except in log.prefix */
-    char **environ_;               /* for ${env.NAME} */
-    const struct er_node *ret_bad; /* on failure: the node at fault */
+    const struct er_key_info *key;
+    bool bare_seconds;                  /* durations: a bare number is seconds */
+    bool program_form;                  /* ${...} is left alone, except in log.prefix */
+    char **environ_;                    /* for ${env.NAME} */
+    const struct er_yaml_node *ret_bad; /* on failure: the node at fault */
 };
 
 /* ER_E_CONFIG or -ENOMEM; the text is without key and position. */
-int er_value_parse(struct er_value_context *context, const struct er_node *node,
+int er_value_parse(struct er_value_context *context, const struct er_yaml_node *node,
                    union er_value *ret, struct er_error *err);
 /* Canonical, in YAML's flow style, on one line; parses back to the same value. */
-int er_value_format(const struct er_key *key, const union er_value *value, struct er_buf *out);
-void er_value_free(const struct er_key *key, union er_value *value);
+int er_value_format(const struct er_key_info *key, const union er_value *value, struct er_buf *out);
+void er_value_free(const struct er_key_info *key, union er_value *value);
 /* Bytes of the field in struct er_config. */
 size_t er_value_size(enum er_key_type type);
 /* Single values, as opposed to lists and maps: their text is taken as it is from an option. */

@@ -14,22 +14,22 @@
 typedef int (*item_fn)(struct er_value_context *c, const char *text, union er_value *value,
                        struct er_error *err);
 
-static int each_item(struct er_value_context *c, const struct er_node *node, item_fn item,
+static int each_item(struct er_value_context *c, const struct er_yaml_node *node, item_fn item,
                      union er_value *value, struct er_error *err)
 {
     bool list = node->kind == ER_NODE_LIST;
     size_t n = list ? node->n : 1;
 
-    if (node->kind == ER_NODE_MAP || (!list && er_node_is_null(node)))
+    if (node->kind == ER_NODE_MAP || (!list && er_yaml_node_is_null(node)))
         return er_value_wrong_kind(c, node, err);
     for (size_t i = 0; i < n; i++) {
-        const struct er_node *one = list ? node->items[i] : node;
+        const struct er_yaml_node *one = list ? node->items[i] : node;
         int rc;
 
         c->ret_bad = one;
-        if (one->kind != ER_NODE_SCALAR || er_node_is_null(one))
+        if (one->kind != ER_NODE_SCALAR || er_yaml_node_is_null(one))
             return er_error_set(err, ER_E_CONFIG, "item %zu: expected a value, got %s", i + 1,
-                                er_node_what(one));
+                                er_yaml_node_what(one));
         rc = item(c, one->text, value, err);
         if (rc)
             return rc;
@@ -50,7 +50,7 @@ static int add_signal(struct er_value_context *c, const char *text, union er_val
     return 0;
 }
 
-int er_value_parse_signals(struct er_value_context *c, const struct er_node *node,
+int er_value_parse_signals(struct er_value_context *c, const struct er_yaml_node *node,
                            union er_value *value, struct er_error *err)
 {
     value->u64 = 0;
@@ -93,7 +93,7 @@ static int add_endpoint(struct er_value_context *c, const char *text, union er_v
 }
 
 /* `none` where the key has it is the empty list. */
-int er_value_parse_list(struct er_value_context *c, const struct er_node *node,
+int er_value_parse_list(struct er_value_context *c, const struct er_yaml_node *node,
                         union er_value *value, struct er_error *err)
 {
     static const item_fn items[ER_KEY_TYPE_COUNT] = {
@@ -157,10 +157,10 @@ static int split_command(struct er_value_context *c, const char *text, union er_
     return rc;
 }
 
-int er_value_parse_command(struct er_value_context *c, const struct er_node *node,
+int er_value_parse_command(struct er_value_context *c, const struct er_yaml_node *node,
                            union er_value *value, struct er_error *err)
 {
-    bool single = node->kind == ER_NODE_SCALAR && !er_node_is_null(node);
+    bool single = node->kind == ER_NODE_SCALAR && !er_yaml_node_is_null(node);
     int rc;
 
     if (single && c->key->flags & ER_KEY_NONE && !strcmp(node->text, "none"))
@@ -172,15 +172,15 @@ int er_value_parse_command(struct er_value_context *c, const struct er_node *nod
     return rc;
 }
 
-int er_value_parse_env(struct er_value_context *c, const struct er_node *node,
+int er_value_parse_env(struct er_value_context *c, const struct er_yaml_node *node,
                        union er_value *value, struct er_error *err)
 {
     if (node->kind != ER_NODE_MAP)
         return er_value_wrong_kind(c, node, err);
     for (size_t i = 0; i < node->n; i += 2) {
         const char *name = node->items[i]->text;
-        const struct er_node *item = node->items[i + 1];
-        bool remove = er_node_is_null(item);
+        const struct er_yaml_node *item = node->items[i + 1];
+        bool remove = er_yaml_node_is_null(item);
         int rc = 0;
 
         c->ret_bad = node->items[i];
@@ -189,7 +189,7 @@ int er_value_parse_env(struct er_value_context *c, const struct er_node *node,
         c->ret_bad = item;
         if (item->kind != ER_NODE_SCALAR)
             return er_error_set(err, ER_E_CONFIG, SHOWN ": expected a value, got %s", name,
-                                er_node_what(item));
+                                er_yaml_node_what(item));
         if (!remove && !c->program_form)
             rc = er_subst_check(item->text, false, c->environ_, err);
         if (rc)
@@ -200,7 +200,7 @@ int er_value_parse_env(struct er_value_context *c, const struct er_node *node,
     return 0;
 }
 
-int er_value_parse_roles(struct er_value_context *c, const struct er_node *node,
+int er_value_parse_roles(struct er_value_context *c, const struct er_yaml_node *node,
                          union er_value *value, struct er_error *err)
 {
     if (node->kind != ER_NODE_MAP)

@@ -16,19 +16,21 @@ int er_value_no_memory(struct er_error *err)
     return er_error_set(err, -ENOMEM, "out of memory");
 }
 
-int er_value_wrong_kind(struct er_value_context *c, const struct er_node *node,
+int er_value_wrong_kind(struct er_value_context *c, const struct er_yaml_node *node,
                         struct er_error *err)
 {
-    const char *none = c->key->flags & ER_KEY_NONE && er_node_is_null(node) ? "; write none" : "";
+    const char *none =
+        c->key->flags & ER_KEY_NONE && er_yaml_node_is_null(node) ? "; write none" : "";
 
     c->ret_bad = node;
     return er_error_set(err, ER_E_CONFIG, "expected a %s, got %s%s", er_key_type_name(c->key->type),
-                        er_node_what(node), none);
+                        er_yaml_node_what(node), none);
 }
 
-static int want_text(struct er_value_context *c, const struct er_node *node, struct er_error *err)
+static int want_text(struct er_value_context *c, const struct er_yaml_node *node,
+                     struct er_error *err)
 {
-    if (node->kind != ER_NODE_SCALAR || er_node_is_null(node))
+    if (node->kind != ER_NODE_SCALAR || er_yaml_node_is_null(node))
         return er_value_wrong_kind(c, node, err);
     return 0;
 }
@@ -42,7 +44,7 @@ int er_value_as_config(int rc, struct er_error *err)
 }
 
 /* `none` and `auto` of numbers. True: *ret is set. */
-static bool special(const struct er_key *key, const char *text, uint64_t *ret)
+static bool special(const struct er_key_info *key, const char *text, uint64_t *ret)
 {
     if (key->flags & ER_KEY_NONE && !strcmp(text, "none"))
         *ret = key->none_as;
@@ -53,10 +55,10 @@ static bool special(const struct er_key *key, const char *text, uint64_t *ret)
     return true;
 }
 
-static int parse_count(struct er_value_context *c, const struct er_node *node, uint64_t limit,
+static int parse_count(struct er_value_context *c, const struct er_yaml_node *node, uint64_t limit,
                        uint64_t *ret, struct er_error *err)
 {
-    const struct er_key *key = c->key;
+    const struct er_key_info *key = c->key;
     uint64_t max = key->max ? key->max : limit;
     int rc = want_text(c, node, err);
 
@@ -69,8 +71,8 @@ static int parse_count(struct er_value_context *c, const struct er_node *node, u
                         key->flags & ER_KEY_NONE ? ", or none" : "", node->text);
 }
 
-static int parse_u32(struct er_value_context *c, const struct er_node *node, union er_value *value,
-                     struct er_error *err)
+static int parse_u32(struct er_value_context *c, const struct er_yaml_node *node,
+                     union er_value *value, struct er_error *err)
 {
     uint64_t number = 0;
     int rc = parse_count(c, node, UINT32_MAX - 1, &number, err);
@@ -79,14 +81,14 @@ static int parse_u32(struct er_value_context *c, const struct er_node *node, uni
     return rc;
 }
 
-static int parse_u64(struct er_value_context *c, const struct er_node *node, union er_value *value,
-                     struct er_error *err)
+static int parse_u64(struct er_value_context *c, const struct er_yaml_node *node,
+                     union er_value *value, struct er_error *err)
 {
     return parse_count(c, node, UINT64_MAX - 1, &value->u64, err);
 }
 
-static int parse_rank(struct er_value_context *c, const struct er_node *node, union er_value *value,
-                      struct er_error *err)
+static int parse_rank(struct er_value_context *c, const struct er_yaml_node *node,
+                      union er_value *value, struct er_error *err)
 {
     bool none = node->kind == ER_NODE_SCALAR && !strcmp(node->text, "none");
     uint64_t number = 0;
@@ -96,7 +98,7 @@ static int parse_rank(struct er_value_context *c, const struct er_node *node, un
     return rc;
 }
 
-static int parse_ratio(struct er_value_context *c, const struct er_node *node,
+static int parse_ratio(struct er_value_context *c, const struct er_yaml_node *node,
                        union er_value *value, struct er_error *err)
 {
     int rc = want_text(c, node, err);
@@ -111,18 +113,18 @@ static int parse_ratio(struct er_value_context *c, const struct er_node *node,
                               err);
 }
 
-static int parse_bool(struct er_value_context *c, const struct er_node *node, union er_value *value,
-                      struct er_error *err)
+static int parse_bool(struct er_value_context *c, const struct er_yaml_node *node,
+                      union er_value *value, struct er_error *err)
 {
     int rc = want_text(c, node, err);
 
     return rc ? rc : er_value_as_config(er_parse_bool(node->text, &value->yes, err), err);
 }
 
-static int parse_duration(struct er_value_context *c, const struct er_node *node,
+static int parse_duration(struct er_value_context *c, const struct er_yaml_node *node,
                           union er_value *value, struct er_error *err)
 {
-    const struct er_key *key = c->key;
+    const struct er_key_info *key = c->key;
     char least[ER_UNIT_TEXT_MAX], most[ER_UNIT_TEXT_MAX];
     uint64_t us;
     int rc = want_text(c, node, err);
@@ -144,8 +146,8 @@ static int parse_duration(struct er_value_context *c, const struct er_node *node
     return 0;
 }
 
-static int parse_size(struct er_value_context *c, const struct er_node *node, union er_value *value,
-                      struct er_error *err)
+static int parse_size(struct er_value_context *c, const struct er_yaml_node *node,
+                      union er_value *value, struct er_error *err)
 {
     char least[ER_UNIT_TEXT_MAX];
     uint64_t bytes;
@@ -172,7 +174,7 @@ static int copy_text(const char *text, union er_value *value, struct er_error *e
 }
 
 /* A string; `none` where the key has it is NULL. */
-static int parse_string(struct er_value_context *c, const struct er_node *node,
+static int parse_string(struct er_value_context *c, const struct er_yaml_node *node,
                         union er_value *value, struct er_error *err)
 {
     int rc = want_text(c, node, err);
@@ -194,8 +196,8 @@ static int parse_string(struct er_value_context *c, const struct er_node *node,
 
 #define NAME_FIRST "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
-static int parse_name(struct er_value_context *c, const struct er_node *node, union er_value *value,
-                      struct er_error *err)
+static int parse_name(struct er_value_context *c, const struct er_yaml_node *node,
+                      union er_value *value, struct er_error *err)
 {
     int rc = want_text(c, node, err);
     size_t n;
@@ -212,7 +214,7 @@ static int parse_name(struct er_value_context *c, const struct er_node *node, un
     return copy_text(node->text, value, err);
 }
 
-static int parse_template(struct er_value_context *c, const struct er_node *node,
+static int parse_template(struct er_value_context *c, const struct er_yaml_node *node,
                           union er_value *value, struct er_error *err)
 {
     bool untouched = c->program_form && c->key->type != ER_KEY_TEMPLATE;
@@ -223,7 +225,7 @@ static int parse_template(struct er_value_context *c, const struct er_node *node
     return rc ? rc : parse_string(c, node, value, err);
 }
 
-int er_value_find_choice(const struct er_key *key, const char *text, struct er_error *err)
+int er_value_find_choice(const struct er_key_info *key, const char *text, struct er_error *err)
 {
     struct er_buf names;
     const char *near;
@@ -245,7 +247,7 @@ int er_value_find_choice(const struct er_key *key, const char *text, struct er_e
     return ER_E_CONFIG;
 }
 
-static int parse_choice(struct er_value_context *c, const struct er_node *node,
+static int parse_choice(struct er_value_context *c, const struct er_yaml_node *node,
                         union er_value *value, struct er_error *err)
 {
     int rc = want_text(c, node, err);
@@ -260,7 +262,7 @@ static int parse_choice(struct er_value_context *c, const struct er_node *node,
     return 0;
 }
 
-static int parse_signal(struct er_value_context *c, const struct er_node *node,
+static int parse_signal(struct er_value_context *c, const struct er_yaml_node *node,
                         union er_value *value, struct er_error *err)
 {
     uint64_t none;
@@ -276,14 +278,14 @@ static int parse_signal(struct er_value_context *c, const struct er_node *node,
 }
 
 /* {min: 4, max: 6} */
-static int parse_range_map(struct er_value_context *c, const struct er_node *node,
+static int parse_range_map(struct er_value_context *c, const struct er_yaml_node *node,
                            union er_value *value, struct er_error *err)
 {
     const char *min = NULL, *max = NULL;
     char text[64];
 
     for (size_t i = 0; i < node->n; i += 2) {
-        const struct er_node *item = node->items[i + 1];
+        const struct er_yaml_node *item = node->items[i + 1];
 
         c->ret_bad = node->items[i];
         if (!strcmp(node->items[i]->text, "min"))
@@ -303,7 +305,7 @@ static int parse_range_map(struct er_value_context *c, const struct er_node *nod
         er_parse_range(text, (uint32_t)c->key->max, &value->range[0], &value->range[1], err), err);
 }
 
-static int parse_range(struct er_value_context *c, const struct er_node *node,
+static int parse_range(struct er_value_context *c, const struct er_yaml_node *node,
                        union er_value *value, struct er_error *err)
 {
     int rc;
@@ -317,7 +319,7 @@ static int parse_range(struct er_value_context *c, const struct er_node *node,
                                    err);
 }
 
-static int parse_nproc(struct er_value_context *c, const struct er_node *node,
+static int parse_nproc(struct er_value_context *c, const struct er_yaml_node *node,
                        union er_value *value, struct er_error *err)
 {
     static const char *const words[] = {"gpu", "cpu", "auto"};
@@ -337,7 +339,7 @@ static int parse_nproc(struct er_value_context *c, const struct er_node *node,
     return copy_text(node->text, value, err);
 }
 
-static int parse_ports(struct er_value_context *c, const struct er_node *node,
+static int parse_ports(struct er_value_context *c, const struct er_yaml_node *node,
                        union er_value *value, struct er_error *err)
 {
     const char *dash;
@@ -377,7 +379,7 @@ static int check_ranks(void *user, const char *item, size_t n, struct er_error *
     return dash ? er_parse_u64(dash + 1, first, UINT32_MAX - 1, &last, NULL) : 0;
 }
 
-static int parse_console(struct er_value_context *c, const struct er_node *node,
+static int parse_console(struct er_value_context *c, const struct er_yaml_node *node,
                          union er_value *value, struct er_error *err)
 {
     const char *list;
@@ -426,7 +428,7 @@ static int add_stream(void *user, const char *item, size_t n, struct er_error *e
     return 0;
 }
 
-static int parse_streams(struct er_value_context *c, const struct er_node *node,
+static int parse_streams(struct er_value_context *c, const struct er_yaml_node *node,
                          union er_value *value, struct er_error *err)
 {
     uint64_t all;
@@ -479,7 +481,7 @@ static const er_value_parse_fn PARSERS[ER_KEY_TYPE_COUNT] = {
     [ER_KEY_ROLES] = er_value_parse_roles,
 };
 
-int er_value_parse(struct er_value_context *context, const struct er_node *node,
+int er_value_parse(struct er_value_context *context, const struct er_yaml_node *node,
                    union er_value *ret, struct er_error *err)
 {
     union er_value value;

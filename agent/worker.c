@@ -46,7 +46,7 @@ static void read_error_file(struct er_worker *w)
 
 void er_worker_ended(struct er_worker *w, int wait_status, bool oom, uint64_t now_us)
 {
-    er_source_free(w->source);
+    er_loop_source_free(w->source);
     w->source = NULL;
     er_cleanup_fd(&w->pidfd);
     w->exited_us = now_us;
@@ -87,7 +87,7 @@ void er_worker_done(struct er_worker *w)
 {
     er_worker_launch_free(w->launch);
     w->launch = NULL;
-    er_source_free(w->source);
+    er_loop_source_free(w->source);
     w->source = NULL;
     er_cleanup_fd(&w->pidfd);
     for (int i = 0; i < 2; i++) {

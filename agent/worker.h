@@ -31,8 +31,8 @@ struct er_worker {
     struct er_worker_launch *launch; /* owned; until it is spawned */
     pid_t pid;
     int pidfd;
-    struct er_source *source; /* of the pidfd */
-    struct er_page *page;     /* mapped until er_worker_done() */
+    struct er_loop_source *source; /* of the pidfd */
+    struct er_page *page;          /* mapped until er_worker_done() */
     struct er_logfwd *logs[2];
     char *log_dir;    /* owned; <log_dir>/gen-<g>/rank-<r>, NULL: none */
     char *error_file; /* owned */

@@ -1,6 +1,6 @@
 #include "tests/unit/config_case.h"
 
-#include "agent/exit_codes.h"
+#include "base/exit_codes.h"
 
 /* ---- where values come from ---- */
 

@@ -2,7 +2,7 @@
 
 #include <errno.h>
 
-#include "agent/exit_codes.h"
+#include "base/exit_codes.h"
 
 /* ---- one wrong thing, one message ---- */
 

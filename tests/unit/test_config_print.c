@@ -201,7 +201,7 @@ Test(config_print, check_looks_at_this_host)
 /* The loader without the file system: what a spec of these bytes leads to. */
 static int load_bytes(const char *data, size_t n)
 {
-    const struct er_source source = {ER_LAYER_SPEC, "fuzz.yaml", 0, 0, false};
+    const struct er_config_source source = {ER_LAYER_SPEC, "fuzz.yaml", 0, 0, false};
     struct er_error err = ER_ERROR_INIT;
     struct er_loader loader = {0};
     struct er_origins *origins = calloc(1, sizeof(*origins));

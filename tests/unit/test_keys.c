@@ -81,7 +81,7 @@ Test(keys, defaults_are_canonical)
 Test(keys, table_is_sound)
 {
     for (size_t i = 0; i < er_keys_n; i++) {
-        const struct er_key *key = &er_keys[i];
+        const struct er_key_info *key = &er_keys[i];
         bool choice = key->type == ER_KEY_CHOICE || key->type == ER_KEY_CHOICE_TEXT ||
                       key->type == ER_KEY_CHOICES;
 

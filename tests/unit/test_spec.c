@@ -10,7 +10,7 @@
 enum { TEXT_MAX = 64 << 20 };
 
 /* The tree as flow YAML with every scalar that was quoted in quotes. */
-static void describe(const struct er_node *node, struct er_buf *out)
+static void describe(const struct er_yaml_node *node, struct er_buf *out)
 {
     if (node->kind == ER_NODE_SCALAR) {
         er_buf_printf(out, node->plain ? "%s" : "'%s'", node->text);
