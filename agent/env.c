@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/cleanup.h"
+
 /* Not for workers: the agent's ties to systemd, an outer job's ties to its agent, and what breaks a
  * communicator's own deadline. A final '*' stands for any rest. */
 static const char *const REMOVED[] = {
@@ -27,8 +29,6 @@ static const char *const OURS[] = {"LOCAL_RANK",
                                    "TORCHELASTIC_MAX_RESTARTS",
                                    "TORCHELASTIC_USE_AGENT_STORE",
                                    "TORCHELASTIC_ERROR_FILE"};
-
-#define N(a) (sizeof(a) / sizeof((a)[0]))
 
 static size_t name_length(const char *entry)
 {
@@ -104,7 +104,8 @@ static void add_number(struct writer *w, const char *name, uint64_t value)
 
 static bool is_ours(const struct er_env_input *in, const char *entry, size_t n)
 {
-    return in_list(OURS, N(OURS), entry, n) || in_list(REMOVED, N(REMOVED), entry, n) ||
+    return in_list(OURS, ER_ARRAY_N(OURS), entry, n) ||
+           in_list(REMOVED, ER_ARRAY_N(REMOVED), entry, n) ||
            (in->virtual_local_rank && same_name("CUDA_VISIBLE_DEVICES", entry, n));
 }
 

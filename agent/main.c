@@ -60,6 +60,14 @@ static int start_code(int rc)
                              : ER_CODE_NOT_EXECUTABLE;
 }
 
+/* Where nothing but stdout is written, a failure to write is not a folder's. */
+static int print_code(enum er_run_mode mode, const struct er_error *err)
+{
+    int code = er_config_exit_code(err);
+
+    return code == ER_CODE_CANTCREAT && mode != ER_MODE_CHECK ? ER_CODE_OSERR : code;
+}
+
 static int run_mode(const struct er_config *config, struct er_guard *guard, int argc, char **argv)
 {
     struct er_error err = ER_ERROR_INIT;
@@ -86,7 +94,7 @@ static int run_mode(const struct er_config *config, struct er_guard *guard, int 
         break;
     }
     if (rc)
-        return fail(er_config_exit_code(&err), &err);
+        return fail(print_code(config->mode, &err), &err);
     if (fflush(stdout) == EOF) {
         er_error_errno(&err, "write to stdout");
         return fail(ER_CODE_OSERR, &err);

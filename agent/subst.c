@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/env.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/parse.h"
@@ -125,13 +126,7 @@ int er_subst(const char *text, bool program_form, er_subst_fn lookup, void *user
 
 const char *er_environ_get(char **environ_, const char *name)
 {
-    size_t n = strlen(name);
-
-    for (; environ_ && *environ_; environ_++) {
-        if (!strncmp(*environ_, name, n) && (*environ_)[n] == '=')
-            return *environ_ + n + 1;
-    }
-    return NULL;
+    return environ_ ? er_env_get((const char *const *)environ_, name) : NULL;
 }
 
 static const char *known(void *user, const char *name)

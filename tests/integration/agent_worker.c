@@ -216,7 +216,7 @@ static void worker_garbage(void)
         send(fd, bytes, 1 + i * 20, MSG_NOSIGNAL);
         if (i % 2)
             while (hear(fd, &r))
-                ;
+                MUST(r.status == ER_E_PROTOCOL && r.seq == 0); /* nothing made up */
         close(fd);
     }
     fd = dial();
@@ -224,6 +224,25 @@ static void worker_garbage(void)
     er_ctl_num(&m, 1);
     MUST(call(fd, &m, &r) == ER_E_PROTOCOL);
     MUST(hello(fd, &r) == 0);
+}
+
+/* One worker cannot grow the agent without end; what it has may be overwritten for ever. */
+static void worker_fills_the_store(void)
+{
+    static char value[ER_CTL_VALUE_MAX];
+    struct er_ctl_msg w;
+    char key[32];
+    int fd = dial(), rc = 0, n = 0;
+
+    MUST(hello(fd, &w) == 0);
+    memset(value, 'v', sizeof(value) - 1);
+    for (; rc == 0 && n < 10000; n++) {
+        snprintf(key, sizeof(key), "key-%d", n);
+        rc = put(fd, generation(), key, value);
+    }
+    MUST(rc == ER_E_LIMIT && n > 10);
+    for (int i = 0; i < 200; i++)
+        MUST(put(fd, generation(), "key-0", value) == 0);
 }
 
 /* Sends until the agent takes no more, never reads; more connections than anybody needs. */
@@ -317,9 +336,15 @@ static const struct {
     const char *name;
     void (*run)(void);
 } WORKERS[] = {
-    {"world", worker_world},       {"kv", worker_kv},         {"says_why", worker_says_why},
-    {"garbage", worker_garbage},   {"flood", worker_flood},   {"closes", worker_closes_everything},
-    {"recovers", worker_recovers}, {"notice", worker_notice},
+    {"world", worker_world},
+    {"kv", worker_kv},
+    {"says_why", worker_says_why},
+    {"fills", worker_fills_the_store},
+    {"garbage", worker_garbage},
+    {"flood", worker_flood},
+    {"closes", worker_closes_everything},
+    {"recovers", worker_recovers},
+    {"notice", worker_notice},
 };
 
 static int be_worker(const char *name)
@@ -443,6 +468,11 @@ static void recovery_is_timed_to_the_first_step(void)
     case_end(&c);
 }
 
+static void store_of_a_generation_is_bounded(void)
+{
+    run_workers("1", "fills", 0, "");
+}
+
 static void sixty_four_workers_start_and_meet(void)
 {
     run_workers("64", "world", 0, "");
@@ -459,6 +489,7 @@ int main(int argc, char **argv)
         {"worker_may_close_its_descriptors", worker_may_close_its_descriptors, 0},
         {"stop_is_told_in_the_page", stop_is_told_in_the_page, 0},
         {"recovery_is_timed_to_the_first_step", recovery_is_timed_to_the_first_step, 0},
+        {"store_of_a_generation_is_bounded", store_of_a_generation_is_bounded, 0},
         {"sixty_four_workers_start_and_meet", sixty_four_workers_start_and_meet, 0},
     };
 
