@@ -39,8 +39,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Linear between the two nearest ranks. */
-static double quantile(const struct bench_series *s, double q)
+double bench_quantile(const struct bench_series *s, double q)
 {
     struct bench_series sorted = *s;
     if (s->n == 0)
@@ -54,13 +53,13 @@ static double quantile(const struct bench_series *s, double q)
 
 double bench_median(const struct bench_series *s)
 {
-    return quantile(s, 0.5);
+    return bench_quantile(s, 0.5);
 }
 
 double bench_spread(const struct bench_series *s)
 {
     double median = bench_median(s);
-    return median > 0 ? (quantile(s, 0.75) - quantile(s, 0.25)) / median : 0;
+    return median > 0 ? (bench_quantile(s, 0.75) - bench_quantile(s, 0.25)) / median : 0;
 }
 
 void bench_emit_value(const char *figure, double value, double spread, size_t runs)

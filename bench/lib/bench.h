@@ -20,6 +20,8 @@ struct bench_series {
 
 void bench_add(struct bench_series *s, double value);
 double bench_median(const struct bench_series *s);
+/* `q` from 0 to 1, linear between the two nearest ranks. */
+double bench_quantile(const struct bench_series *s, double q);
 /* Distance between the quartiles, relative to the median. */
 double bench_spread(const struct bench_series *s);
 
