@@ -20,8 +20,9 @@ struct er_segment er_algo_segment(size_t n, int size, int owner);
 
 /*
  * dst[i] = src[0][i] op src[1][i] op ... op src[src_n - 1][i], from the left, n elements; an
- * average is divided by src_n. src_n >= 1; `dst` may be src[0], and overlaps no other source.
- * Integer sums wrap; min and max keep the right operand when the operands do not compare (NaN).
+ * average is divided by src_n. src_n >= 1; `dst` may be src[0] or src[1], and overlaps no other
+ * source. Integer sums wrap; min and max keep the right operand when the operands do not compare
+ * (NaN).
  */
 void er_algo_reduce(void *dst, const void *const *src, int src_n, size_t n, enum er_dtype dtype,
                     enum er_reduce reduce);

@@ -21,9 +21,9 @@
 #endif
 
 enum {
-    PIECE_MAX_BYTES = 512 << 10,
+    PIECE_MAX_BYTES = 1 << 20,
     PIECE_MIN_BYTES = 64 << 10,
-    SLOTS_BYTES = 4 << 20 /* wanted for all slots together, within the bounds of a piece */
+    SLOTS_BYTES = 8 << 20 /* wanted for all slots together, within the bounds of a piece */
 };
 
 _Static_assert(ER_SMALL_BYTES <= PIECE_MIN_BYTES, "a small operation is one piece");

@@ -158,9 +158,12 @@ static void fetch_region(struct er_transport *t)
     if (n == 0)
         return;
     if (t->op->desc.kind == ER_OP_REDUCE_SCATTER) {
-        /* In place our contribution must last until its turn. */
-        reduce_from_slots(t, out == own ? spare : out, mine, n, own);
-        if (out == own)
+        /* In place our contribution must last until its turn, which is at once for ranks 0 and 1.
+         */
+        bool aside = out == own && t->comm->rank > 1;
+
+        reduce_from_slots(t, aside ? spare : out, mine, n, own);
+        if (aside)
             memcpy(out, spare, n);
         return;
     }

@@ -216,11 +216,15 @@ static int receive_some(struct er_transport *t, struct lane *l, bool *moved, str
 static void reduce_block(struct er_transport *t, const char *own, char *home, size_t ring_at,
                          size_t n)
 {
+    bool aside = home == own && t->comm->rank > 1;
+
     for (int i = 0; i < t->comm->size; i++)
         t->src[i] = i == t->comm->rank ? own : t->lane[i].ring + ring_at;
-    er_algo_reduce(t->block, t->src, t->comm->size, n / t->width, (enum er_dtype)t->op->desc.dtype,
-                   (enum er_reduce)t->op->desc.reduce);
-    memcpy(home, t->block, n);
+    /* In place our contribution must last until its turn, which is at once for ranks 0 and 1. */
+    er_algo_reduce(aside ? t->block : home, t->src, t->comm->size, n / t->width,
+                   (enum er_dtype)t->op->desc.dtype, (enum er_reduce)t->op->desc.reduce);
+    if (aside)
+        memcpy(home, t->block, n);
 }
 
 /* What has come from all peers, in whole elements. */
