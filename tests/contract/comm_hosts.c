@@ -195,6 +195,25 @@ static void interfaces(void)
     run_ranks(&(struct ranks){.size_n = 3, .transport_of = ER_TRANSPORT_TCP}, on_interface);
 }
 
+/* Of 4 MiB a rank sends 4 MiB; the kernel lets some of it through at once. */
+static void slowly(struct rank *r)
+{
+    enum { N = 1 << 20, RATE = 20000000 };
+    struct er_comm_opts opts = {.pace_bytes_per_s = RATE};
+    struct er_comm *comm = rank_open(r, &opts);
+    uint64_t began_us = er_now_us();
+
+    check_all_reduce(comm, N, ER_F32, ER_MAX);
+    check_all_reduce(comm, N, ER_F32, ER_MAX);
+    RANK_REQUIRE(er_now_us() - began_us >= 150000);
+    er_comm_abort(comm);
+}
+
+static void paced(void)
+{
+    run_ranks(&(struct ranks){.size_n = 2, .transport_of = ER_TRANSPORT_TCP}, slowly);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
@@ -205,6 +224,7 @@ int main(int argc, char **argv)
         {"mismatch", mismatch, 0},
         {"killed_rank", killed_rank, 0},
         {"interfaces", interfaces, 0},
+        {"paced", paced, 0},
     };
 
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));
