@@ -1,10 +1,15 @@
 /*
- * Collectives between two ranks of this host: time of a small all-reduce and of the step vote, and
- * algorithm bandwidth (bytes of one rank / time) of a large one, float32, in place.
+ * Collectives between ranks of this host, float32 in place: time of a small all-reduce and of the
+ * step vote, bandwidth of large ones, beside Open MPI and PyTorch's gloo. Bandwidth of an
+ * all-reduce is bytes of one rank / time (algorithm bandwidth); of all three kinds also what each
+ * rank moves (bus bandwidth), which can be compared.
  */
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,23 +18,51 @@
 #include "runtime/comm.h"
 #include "tests/lib/fake_world.h"
 
-enum {
-    RANKS = 2,
-    SMALL_BYTES = 4 << 10,
-    LARGE_BYTES = 16 << 20,
-    SMALL_WARM = 300,
-    LARGE_WARM = 5,
-    DEADLINE_US = 30000000
+enum { KIB = 1 << 10, MIB = 1 << 20, MAX_BYTES = 256 * MIB, RANKS_MAX = 4, DEADLINE_US = 30000000 };
+
+enum kind { VOTE, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER };
+enum unit { TIME_US, RATE, BUS_RATE };
+
+struct figure {
+    const char *name;
+    enum kind kind;
+    enum unit unit;
+    size_t bytes;
+    size_t warm, runs, quick_runs;
+    bool peers;
 };
 
 struct setting {
     enum er_comm_transport transport;
-    const char *small, *large, *vote;
+    int ranks;
+    const char *mpi; /* how Open MPI goes the same way */
+    struct figure figures[8];
 };
 
 static const struct setting settings[] = {
-    {ER_TRANSPORT_SHM, "allreduce_shm_4KiB_us", "allreduce_shm_16MiB_GBps", "vote_shm_us"},
-    {ER_TRANSPORT_TCP, "allreduce_tcp_4KiB_us", "allreduce_tcp_16MiB_GBps", "vote_tcp_us"},
+    {ER_TRANSPORT_SHM,
+     2,
+     "self,vader",
+     {{"allreduce_shm_4KiB_us", ALL_REDUCE, TIME_US, 4 * KIB, 300, 4000, 2000, true},
+      {"allreduce_shm_64KiB_us", ALL_REDUCE, TIME_US, 64 * KIB, 300, 2000, 1000, true},
+      {"allreduce_shm_16MiB_GBps", ALL_REDUCE, RATE, 16 * MIB, 5, 100, 40, true},
+      {"allreduce_shm_256MiB_GBps", ALL_REDUCE, RATE, 256 * MIB, 1, 10, 4, true},
+      {"reducescatter_shm_16MiB_bus_GBps", REDUCE_SCATTER, BUS_RATE, 16 * MIB, 5, 100, 40, false},
+      {"allgather_shm_16MiB_bus_GBps", ALL_GATHER, BUS_RATE, 16 * MIB, 5, 100, 40, false},
+      {"vote_shm_us", VOTE, TIME_US, 0, 300, 4000, 2000, false}}},
+    {ER_TRANSPORT_TCP,
+     2,
+     "self,tcp",
+     {{"allreduce_tcp_4KiB_us", ALL_REDUCE, TIME_US, 4 * KIB, 300, 4000, 2000, true},
+      {"allreduce_tcp_64KiB_us", ALL_REDUCE, TIME_US, 64 * KIB, 300, 2000, 1000, true},
+      {"allreduce_tcp_16MiB_GBps", ALL_REDUCE, RATE, 16 * MIB, 5, 100, 40, true},
+      {"reducescatter_tcp_16MiB_bus_GBps", REDUCE_SCATTER, BUS_RATE, 16 * MIB, 5, 100, 40, false},
+      {"allgather_tcp_16MiB_bus_GBps", ALL_GATHER, BUS_RATE, 16 * MIB, 5, 100, 40, false},
+      {"vote_tcp_us", VOTE, TIME_US, 0, 300, 4000, 2000, false}}},
+    {ER_TRANSPORT_SHM,
+     4,
+     NULL,
+     {{"allreduce_shm_4ranks_16MiB_GBps", ALL_REDUCE, RATE, 16 * MIB, 3, 40, 15, false}}},
 };
 
 static void must(int rc, const struct er_error *err)
@@ -38,38 +71,103 @@ static void must(int rc, const struct er_error *err)
         bench_fail("%s", err->text);
 }
 
-static void reduce_once(struct er_comm *comm, float *x, size_t bytes)
+static void once(struct er_comm *comm, float *x, const struct figure *f)
 {
+    size_t size = (size_t)er_comm_size(comm), n = f->bytes / sizeof(*x), block = n / size;
+    float *mine = x + block * (size_t)er_comm_rank(comm);
+    struct er_vote vote = {.ok = 1};
     struct er_error err = ER_ERROR_INIT;
     struct er_op *op = NULL;
+    int rc = 0;
 
-    must(er_all_reduce(comm, x, bytes / sizeof(*x), ER_F32, ER_SUM, &op, &err), &err);
+    switch (f->kind) {
+    case VOTE:
+        must(er_vote(comm, &vote, &err), &err);
+        return;
+    case ALL_REDUCE:
+        rc = er_all_reduce(comm, x, n, ER_F32, ER_SUM, &op, &err);
+        break;
+    case REDUCE_SCATTER:
+        rc = er_reduce_scatter(comm, x, mine, block, ER_F32, ER_SUM, &op, &err);
+        break;
+    case ALL_GATHER:
+        rc = er_all_gather_to(comm, mine, x, block, ER_F32, &op, &err);
+        break;
+    }
+    must(rc, &err);
     must(er_op_wait(op, DEADLINE_US, &err), &err);
 }
 
-static void vote_once(struct er_comm *comm)
+static double as_unit(const struct figure *f, int ranks, double ms)
 {
-    struct er_error err = ER_ERROR_INIT;
-    struct er_vote vote = {.ok = 1};
+    double moved = f->kind == ALL_REDUCE ? 2 : 1;
 
-    must(er_vote(comm, &vote, &err), &err);
+    if (f->unit == TIME_US)
+        return ms * 1e3;
+    if (f->unit == BUS_RATE)
+        return (double)f->bytes * moved * (ranks - 1) / ranks / ms / 1e6;
+    return (double)f->bytes / ms / 1e6;
 }
 
-/* Milliseconds of each repetition. */
-static void measure(struct er_comm *comm, float *x, size_t bytes, size_t warm, size_t runs,
-                    struct bench_series *s)
+static void measure(struct er_comm *comm, float *x, const struct figure *f, struct bench_series *s)
 {
-    for (size_t i = 0; i < warm + runs; i++) {
+    size_t runs = bench_runs(f->runs, f->quick_runs);
+
+    s->n = 0;
+    memset(x, 0, f->bytes);
+    for (size_t i = 0; i < f->warm + runs; i++) {
         double began = bench_now_ms();
 
-        if (bytes)
-            reduce_once(comm, x, bytes);
-        else
-            vote_once(comm);
-        if (i >= warm)
-            bench_add(s, bench_now_ms() - began);
+        once(comm, x, f);
+        if (i >= f->warm)
+            bench_add(s, as_unit(f, er_comm_size(comm), bench_now_ms() - began));
     }
 }
+
+/* ---- peers ---- */
+
+/* Median microseconds of a peer's run of one size, or a failure of the benchmark. */
+static double peer_us(const char *command)
+{
+    FILE *out = popen(command, "r");
+    size_t bytes;
+    double us = 0;
+
+    if (!out || fscanf(out, "%zu %lf", &bytes, &us) != 2 || pclose(out) != 0)
+        bench_fail("peer: %s", command);
+    return us;
+}
+
+static void emit(const struct setting *setting, const struct figure *f, struct bench_series *s)
+{
+    static struct bench_series theirs;
+    const char *folder = f->peers ? bench_peers() : NULL, *name = "gloo";
+    size_t runs = bench_runs(f->runs, f->quick_runs);
+    char command[1024];
+    double gloo, mpi;
+
+    if (!folder) {
+        bench_emit(f->name, s);
+        return;
+    }
+    snprintf(command, sizeof(command), "%s/bin/python %s/peers_collectives.py %zu %zu", folder,
+             ER_BENCH_SOURCE, runs, f->bytes);
+    gloo = peer_us(command);
+    snprintf(command, sizeof(command),
+             "mpirun --allow-run-as-root --oversubscribe -np %d --mca btl %s "
+             "--mca pml ob1 %s %zu %zu 2>/dev/null",
+             setting->ranks, setting->mpi, bench_bin("bench/peer_mpi"), runs, f->bytes);
+    mpi = access(bench_bin("bench/peer_mpi"), X_OK) == 0 ? peer_us(command) : 0;
+    if (mpi > 0 && mpi < gloo) {
+        name = "Open MPI";
+        gloo = mpi;
+    }
+    theirs.n = 0;
+    bench_add(&theirs, as_unit(f, setting->ranks, gloo / 1e3));
+    bench_emit_peer(f->name, s, name, &theirs);
+}
+
+/* ---- ranks ---- */
 
 static struct er_comm *connect_rank(struct er_ctx *ctx, enum er_comm_transport transport)
 {
@@ -82,62 +180,59 @@ static struct er_comm *connect_rank(struct er_ctx *ctx, enum er_comm_transport t
     return comm;
 }
 
-static void emit_us(const char *figure, struct bench_series *s)
+static size_t largest(const struct setting *setting)
 {
-    for (size_t i = 0; i < s->n; i++)
-        s->values[i] *= 1000;
-    bench_emit(figure, s);
+    size_t bytes = 4 * KIB;
+
+    for (const struct figure *f = setting->figures; f->name; f++)
+        bytes = f->bytes > bytes ? f->bytes : bytes;
+    return bytes;
 }
 
-static void emit_rate(const char *figure, struct bench_series *s, size_t bytes)
-{
-    for (size_t i = 0; i < s->n; i++)
-        s->values[i] = (double)bytes / s->values[i] / 1e6;
-    bench_emit(figure, s);
-}
-
-/* Both ranks do the same; rank 0 reports. */
+/* All ranks do the same; the others wait at the next operation while rank 0 reports. */
 static void bench_rank(struct er_fake_world *world, const struct setting *setting, int rank)
 {
-    static struct bench_series small, large, vote;
+    static struct bench_series series[8];
     struct er_error err = ER_ERROR_INIT;
-    struct er_ctx *ctx = er_fake_ctx(world, rank, RANKS, 1, 1);
+    struct er_ctx *ctx = er_fake_ctx(world, rank, setting->ranks, 1, 1);
+    struct er_comm *comm = connect_rank(ctx, setting->transport);
     struct er_pool *pool = NULL;
-    struct er_comm *comm;
     float *x;
 
-    must(er_pool_new(&pool, LARGE_BYTES, &err), &err);
-    x = er_pool_alloc(pool, LARGE_BYTES, 4096);
-    comm = connect_rank(ctx, setting->transport);
-    small.n = large.n = vote.n = 0;
-    measure(comm, x, SMALL_BYTES, SMALL_WARM, bench_runs(4000, 2000), &small);
-    measure(comm, x, LARGE_BYTES, LARGE_WARM, bench_runs(100, 40), &large);
-    measure(comm, x, 0, SMALL_WARM, bench_runs(4000, 2000), &vote);
+    must(er_pool_new(&pool, largest(setting), &err), &err);
+    x = er_pool_alloc(pool, largest(setting), 4096);
+    for (int i = 0; setting->figures[i].name; i++)
+        measure(comm, x, &setting->figures[i], &series[i]);
     er_comm_abort(comm);
-    if (rank == 0) {
-        emit_us(setting->small, &small);
-        emit_rate(setting->large, &large, LARGE_BYTES);
-        emit_us(setting->vote, &vote);
-    }
     er_pool_free(pool);
     er_close(ctx);
+    if (rank != 0)
+        _exit(0);
+    for (int i = 0; setting->figures[i].name; i++)
+        emit(setting, &setting->figures[i], &series[i]);
 }
 
 static void bench_setting(const struct setting *setting)
 {
     struct er_fake_world *world = er_fake_world_new();
-    int status = -1;
-    pid_t pid = fork();
+    pid_t pid[RANKS_MAX];
 
-    if (pid < 0)
-        bench_fail("cannot fork");
-    if (pid == 0) {
-        bench_rank(world, setting, 1);
-        _exit(0);
+    for (int i = 1; i < setting->ranks; i++) {
+        pid[i] = fork();
+        if (pid[i] < 0)
+            bench_fail("cannot fork");
+        if (pid[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            bench_rank(world, setting, i);
+        }
     }
     bench_rank(world, setting, 0);
-    if (waitpid(pid, &status, 0) != pid || status != 0)
-        bench_fail("rank 1 ended with status 0x%x", (unsigned)status);
+    for (int i = 1; i < setting->ranks; i++) {
+        int status = -1;
+
+        if (waitpid(pid[i], &status, 0) != pid[i] || status != 0)
+            bench_fail("rank %d ended with status 0x%x", i, (unsigned)status);
+    }
     er_fake_world_free(world);
 }
 
