@@ -228,13 +228,14 @@ struct er_rdzv {
     uint64_t forming_us; /* since when this leader sees the job forming; 0: it isn't */
     uint64_t min_met_us, settled_us, first_ok_us, sealed_us;
     bool forming_noted;
-    unsigned batches;   /* under way */
-    size_t grown_from;  /* size of the view that was too small last */
-    bool clean;         /* nothing of older generations is left */    struct {          /* a node being asked to leave, till that is known to be written */
+    unsigned batches;  /* under way */
+    size_t grown_from; /* size of the view that was too small last */
+    bool clean;        /* nothing of older generations is left */
+    struct {           /* a node being asked to leave, till that is known to be written */
         char ctl[ER_NAME_TEXT_MAX], node[ER_NAME_TEXT_MAX]; /* ctl "": none */
         uint64_t incarnation;
     } drain;
-    bool scaled; /* by this leader, and no generation sealed since */
+    bool scaled;        /* by this leader, and no generation sealed since */
     struct {            /* a node being set aside: first its lease, then its key */
         uint64_t lease; /* 0: none under way */
         bool granted;
