@@ -69,8 +69,10 @@ struct er_ckpt_group {
     void *user;
     /* all-gather: n bytes of each rank in rank order at `all`. */
     int (*gather)(void *user, const void *mine, size_t n, void *all, struct er_error *err);
-    /* Rank 0, after everything is durable and renamed: the fenced commit. ER_E_STALE: superseded,
-     * the folder is withdrawn. */
+    /* Rank 0, after everything is durable and renamed: the fenced commit. 0: recorded. ER_E_STALE:
+     * superseded and certainly not recorded, the folder is withdrawn. Any other failure (a time
+     * limit, an ambiguous answer): it may have been recorded all the same; the checkpoint is
+     * reported as failed, but the folder stays and can be loaded. */
     int (*commit)(void *user, const struct er_ckpt_done *done, struct er_error *err);
 };
 
@@ -135,8 +137,9 @@ ER_CKPT_API bool er_ckpt_in_flight(const struct er_ckpt *ckpt);
 /* True also when it failed, or has not ended within its deadline. True without one in flight. */
 ER_CKPT_API bool er_ckpt_local_done(struct er_ckpt *ckpt);
 /* Collective. 0: committed (or none in flight), 1: goes on; negative: it failed, the same code on
- * every rank, the text naming rank and path, older checkpoints untouched. Failing to write is not
- * fatal for training: the caller decides. */
+ * every rank, the text naming rank and path, older checkpoints untouched; the folder is there only
+ * when it was the commit whose outcome is unknown. Failing to write is not fatal for training: the
+ * caller decides. */
 ER_CKPT_API int er_ckpt_advance(struct er_ckpt *ckpt, struct er_error *err);
 /* Collective: advance to the end. Returns as er_ckpt_advance(), never 1. */
 ER_CKPT_API int er_ckpt_finish(struct er_ckpt *ckpt, struct er_error *err);

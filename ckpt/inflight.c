@@ -295,6 +295,8 @@ static int shards_done(struct er_ckpt *ckpt, struct er_error *err)
     return 1;
 }
 
+/* Only ER_E_STALE says that the record does not name the folder: any other failure leaves that
+ * open, and a record must never name a folder that is gone. */
 static int commit(struct er_ckpt *ckpt, struct er_save *save, struct er_error *err)
 {
     char hex[ER_DIGEST_HEX_MAX];
@@ -310,7 +312,10 @@ static int commit(struct er_ckpt *ckpt, struct er_save *save, struct er_error *e
     er_digest_format(save->digest, hex);
     rc = ckpt->group.commit ? ckpt->group.commit(ckpt->group.user, &done, err) : 0;
     save->committed = rc == 0;
-    return rc;
+    save->in_doubt = rc != 0 && rc != ER_E_STALE;
+    return save->in_doubt ? er_error_wrap(err, rc, "whether '%s' is committed is unknown, it stays",
+                                          save->final)
+                          : rc;
 }
 
 static int published(struct er_ckpt *ckpt, struct er_error *err)

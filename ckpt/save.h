@@ -49,6 +49,7 @@ struct er_save {
     bool exchanged;   /* `temp` now holds an older checkpoint of the same step */
     bool published;   /* `final` is this one */
     bool committed;   /* rank 0: the job's record has it */
+    bool in_doubt;    /* rank 0: the job's record may have it: `final` stays */
     int rc;           /* first failure */
     struct er_error err;
     uint64_t cpu_us; /* of the copy */

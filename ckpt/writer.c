@@ -122,7 +122,7 @@ void er_task_settle(void *arg)
 
     if (save->committed) {
         write_latest(save); /* a hint for people; loading looks at the folders */
-    } else if (save->published) {
+    } else if (save->published && !save->in_doubt) {
         (void)swap_names(save, true, NULL);
     }
     (void)er_remove_all(save->temp, NULL); /* what failed, or the folder that was replaced */

@@ -137,6 +137,33 @@ static void a_refused_commit_leaves_no_trace(void)
     er_test_rmtree(world.dir);
 }
 
+/* The record may name the folder by now, so it stays, and it is as good as any. */
+static void an_unknown_commit_leaves_the_folder(void)
+{
+    static const int codes[] = {-ETIMEDOUT, ER_E_AMBIGUOUS, -EIO, ER_E_PEER_LOST};
+
+    for (size_t i = 0; i < ER_ARRAY_N(codes); i++) {
+        float seed = 0;
+
+        begin();
+        world.opts.keep_last = 1;
+        er_tap_check(save(2, 10, 1) == 0);
+        world.commit_rc = codes[i];
+        er_tap_check(save(2, 20, 2) == codes[i] && strstr(ranks[1].err.text, "unknown"));
+        er_tap_check(er_cw_listed(&world) == 2); /* nor does it cost an older one */
+        er_tap_check(er_ckpt_verify(world.dir, 20, NULL) == 0);
+        er_tap_check(load(3, &seed) == 0 && seed == 2);
+        er_tap_check(save(2, 20, 3) == codes[i]); /* the same step again: the new one */
+        er_tap_check(load(1, &seed) == 0 && seed == 3);
+        world.commit_rc = ER_E_STALE;
+        er_tap_check(save(2, 20, 4) == ER_E_STALE && load(1, &seed) == 0 && seed == 3);
+        world.commit_rc = 0;
+        er_tap_check(save(2, 30, 5) == 0 && er_cw_listed(&world) == 1);
+        world.opts.keep_last = 0;
+        er_test_rmtree(world.dir);
+    }
+}
+
 static void a_step_that_did_not_verify_is_replaced(void)
 {
     float seed = 0;
@@ -471,6 +498,7 @@ int main(int argc, char **argv)
         CASE(corrupt_ones_are_passed_over_with_the_reason),
         CASE(every_flipped_byte_of_a_shard_is_detected),
         CASE(a_refused_commit_leaves_no_trace),
+        CASE(an_unknown_commit_leaves_the_folder),
         CASE(a_step_that_did_not_verify_is_replaced),
         CASE(a_failed_write_is_one_error_everywhere_and_loses_nothing),
         CASE(retention_keeps_the_newest),
