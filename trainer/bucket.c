@@ -16,36 +16,35 @@ static int check_name(const struct er_span *span, size_t i, struct er_error *err
     return 0;
 }
 
-static int check_memory(const struct er_span *span, struct er_error *err)
+static int check_memory(const struct er_span *span, size_t element, struct er_error *err)
 {
     if (!span->ptr || !span->count)
         return er_error_set(err, ER_E_USAGE, "gradient '%s' has no elements", span->name);
-    if ((uintptr_t)span->ptr % sizeof(float))
+    if ((uintptr_t)span->ptr % element)
         return er_error_set(err, ER_E_USAGE, "gradient '%s' is not aligned", span->name);
-    if (span->count > SIZE_MAX / sizeof(float) - (uintptr_t)span->ptr / sizeof(float))
+    if (span->count > SIZE_MAX / element - (uintptr_t)span->ptr / element)
         return er_error_set(err, ER_E_USAGE, "gradient '%s': %zu elements end beyond memory",
                             span->name, span->count);
     return 0;
 }
 
-static bool overlaps(const struct er_span *a, const struct er_span *b)
+static uintptr_t end_of(const struct er_span *span, size_t element)
 {
-    uintptr_t a0 = (uintptr_t)a->ptr, b0 = (uintptr_t)b->ptr;
-
-    return a0 < b0 + b->count * sizeof(float) && b0 < a0 + a->count * sizeof(float);
+    return (uintptr_t)span->ptr + span->count * element;
 }
 
-static int check_pair(const struct er_span *a, const struct er_span *b, struct er_error *err)
+static int check_pair(const struct er_span *a, const struct er_span *b, size_t element,
+                      struct er_error *err)
 {
     if (strcmp(a->name, b->name) == 0)
         return er_error_set(err, ER_E_USAGE, "two gradients are called '%s'", a->name);
-    if (overlaps(a, b))
+    if ((uintptr_t)a->ptr < end_of(b, element) && (uintptr_t)b->ptr < end_of(a, element))
         return er_error_set(err, ER_E_USAGE, "gradients '%s' and '%s' overlap in memory", a->name,
                             b->name);
     return 0;
 }
 
-int er_bucket_check(const struct er_span *spans, size_t n, struct er_error *err)
+int er_bucket_check(const struct er_span *spans, size_t n, size_t element, struct er_error *err)
 {
     if (n > ER_BUCKET_SPANS_MAX)
         return er_error_set(err, ER_E_USAGE, "%zu gradients, at most %zu", n, ER_BUCKET_SPANS_MAX);
@@ -53,9 +52,9 @@ int er_bucket_check(const struct er_span *spans, size_t n, struct er_error *err)
         int rc = check_name(&spans[i], i, err);
 
         if (rc == 0)
-            rc = check_memory(&spans[i], err);
+            rc = check_memory(&spans[i], element, err);
         for (size_t j = 0; rc == 0 && j < i; j++)
-            rc = check_pair(&spans[j], &spans[i], err);
+            rc = check_pair(&spans[j], &spans[i], element, err);
         if (rc < 0)
             return rc;
     }
@@ -63,10 +62,11 @@ int er_bucket_check(const struct er_span *spans, size_t n, struct er_error *err)
 }
 
 /* The bucket grows downwards: `span` must end where it begins. */
-static bool fits(const struct er_bucket *bucket, const struct er_span *span, size_t bytes)
+static bool fits(const struct er_bucket *bucket, const struct er_span *span, size_t element,
+                 size_t bytes)
 {
-    return span->ptr + span->count == bucket->ptr &&
-           (bucket->count + span->count) * sizeof(float) <= bytes;
+    return end_of(span, element) == (uintptr_t)bucket->ptr &&
+           (bucket->count + span->count) * element <= bytes;
 }
 
 void er_bucket_plan_make(struct er_bucket_plan *plan, size_t first_bytes, size_t bucket_bytes)
@@ -78,11 +78,11 @@ void er_bucket_plan_make(struct er_bucket_plan *plan, size_t first_bytes, size_t
     for (size_t i = plan->spans_n; i-- > 0;) {
         const struct er_span *span = &plan->spans[i];
 
-        if (!bucket || !fits(bucket, span, limit)) {
+        if (!bucket || !fits(bucket, span, plan->element, limit)) {
             if (bucket)
                 limit = bucket_bytes ? bucket_bytes : ER_BUCKET_BYTES;
             bucket = &plan->buckets[plan->buckets_n++];
-            *bucket = (struct er_bucket){.ptr = span->ptr + span->count};
+            *bucket = (struct er_bucket){0};
         }
         bucket->ptr = span->ptr;
         bucket->count += span->count;

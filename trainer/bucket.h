@@ -29,6 +29,7 @@ struct er_bucket {
 struct er_bucket_plan {
     const struct er_span *spans; /* borrowed */
     size_t spans_n;
+    size_t element;            /* bytes of one */
     struct er_bucket *buckets; /* the caller's, room for spans_n; in order of departure */
     size_t buckets_n;
     uint32_t *bucket_of; /* the caller's, spans_n: span -> bucket */
@@ -36,8 +37,8 @@ struct er_bucket_plan {
 };
 
 /* ER_E_USAGE: a span without name or elements, a name with '+', '|' or a control character, a name
- * used twice, memory that overlaps or is not aligned, too many spans. */
-int er_bucket_check(const struct er_span *spans, size_t n, struct er_error *err);
+ * used twice, memory that overlaps or is not aligned, too many spans. `element`: bytes of one. */
+int er_bucket_check(const struct er_span *spans, size_t n, size_t element, struct er_error *err);
 
 /* Fills buckets and bucket_of from spans; 0 bytes stand for the defaults. Ends with a reset. */
 void er_bucket_plan_make(struct er_bucket_plan *plan, size_t first_bytes, size_t bucket_bytes);

@@ -20,6 +20,7 @@ struct er_ddp {
     struct er_bucket_plan plan;
     char *layout;
     uint64_t order_hash;
+    enum er_dtype dtype;
     bool accumulate, count_nonfinite, norm2;
 
     /* This step. Buckets [0, done) are reduced, [done, begun) are under way. */
@@ -58,11 +59,23 @@ static int describe(struct er_ddp *ddp, struct er_error *err)
     er_bucket_layout(&ddp->plan, ddp->layout, length + 1);
     digest = er_hash(ddp->layout, length);
     for (size_t i = 0; i < ddp->plan.spans_n; i++) {
-        uint64_t both[2] = {digest.lo, ddp->plan.spans[i].count};
+        uint64_t parts[3] = {digest.lo, ddp->plan.spans[i].count, (uint64_t)ddp->dtype};
 
-        digest = er_hash(both, sizeof(both));
+        digest = er_hash(parts, sizeof(parts));
     }
     ddp->order_hash = digest.lo;
+    return 0;
+}
+
+static int check_dtype(const struct er_ddp_opts *opts, struct er_error *err)
+{
+    if (opts->dtype != ER_F32 && opts->dtype != ER_I64)
+        return er_error_set(err, ER_E_USAGE, "gradients of type %d: float32 or int64 is expected",
+                            (int)opts->dtype);
+    if (opts->dtype != ER_F32 && (opts->count_nonfinite || opts->norm2))
+        return er_error_set(err, ER_E_USAGE,
+                            "count_nonfinite and norm2 read float32, the gradients are %s",
+                            er_dtype_name(opts->dtype));
     return 0;
 }
 
@@ -73,15 +86,20 @@ int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct er_span 
 {
     static const struct er_ddp_opts defaults = {0};
     ER_CLEANUP(er_ddp_close_cleanup) struct er_ddp *ddp = NULL;
-    int rc = er_bucket_check(spans, n, err);
+    int rc;
 
+    opts = opts ? opts : &defaults;
+    rc = check_dtype(opts, err);
+    if (rc == 0)
+        rc = er_bucket_check(spans, n, er_dtype_size(opts->dtype), err);
     if (rc < 0)
         return rc;
     ddp = calloc(1, sizeof(*ddp));
     if (!ddp)
         return er_error_set(err, -ENOMEM, "reducer");
-    opts = opts ? opts : &defaults;
     ddp->comm = comm;
+    ddp->dtype = opts->dtype;
+    ddp->plan.element = er_dtype_size(opts->dtype);
     ddp->count_nonfinite = opts->count_nonfinite;
     ddp->norm2 = opts->norm2;
     rc = allocate_plan(&ddp->plan, n, err);
@@ -127,7 +145,7 @@ static int begin_next(struct er_ddp *ddp)
     const struct er_bucket *bucket = &ddp->plan.buckets[ddp->begun];
     struct er_error err = ER_ERROR_INIT;
     uint64_t bad = ddp->count_nonfinite ? count_nonfinite(bucket) : 0; /* before it is a sum */
-    int rc = er_all_reduce(ddp->comm, bucket->ptr, bucket->count, ER_F32, ER_SUM,
+    int rc = er_all_reduce(ddp->comm, bucket->ptr, bucket->count, ddp->dtype, ER_SUM,
                            &ddp->flight[ddp->begun % FLIGHT_MAX], &err);
 
     if (rc == 0) {

@@ -18,8 +18,8 @@
 extern "C" {
 #endif
 
-/* One parameter's gradient: float32, `count` elements, owned by the caller for the reducer's life.
- */
+/* One parameter's gradient: `count` elements, owned by the caller for the reducer's life; float32
+ * unless the reducer's `dtype` says otherwise. */
 struct er_span {
     const char *name;
     float *ptr;
@@ -31,6 +31,8 @@ struct er_ddp_opts {
     size_t bucket_bytes;       /* 0: 25 MiB */
     bool count_nonfinite; /* adds this rank's non-finite gradient elements to the vote: one more
                              pass over the gradients */
+    enum er_dtype dtype;  /* ER_F32, or ER_I64 (exact mode: er_exact_spans()), with which the next
+                             and the one above are refused */
     bool norm2; /* adds the squared norm of the reduced gradients to the vote: each rank takes its
                    part of every bucket, so the pass is divided and all ranks agree on the sum */
 };

@@ -156,18 +156,49 @@ static uint64_t part_start(uint64_t count, uint64_t rank, uint64_t size)
     return count / size * rank + count % size * rank / size;
 }
 
-struct er_range er_batch(const struct er_plan *plan, uint64_t step, int rank, int size)
+static struct er_range whole_step(const struct er_plan *plan, uint64_t step)
 {
-    uint64_t steps = er_plan_steps(plan), index = step - 1;
-    uint64_t ranks = (uint64_t)size, me = (uint64_t)rank;
+    uint64_t steps = er_plan_steps(plan), index = step - 1, left;
     struct er_range range = {.epoch = index / steps};
-    uint64_t left;
 
-    assert(step >= 1 && size >= 1 && rank >= 0 && rank < size);
+    assert(step >= 1);
     range.step_first = index % steps * plan->global_batch;
     left = plan->samples - range.step_first;
     range.step_count = left < plan->global_batch ? left : plan->global_batch;
-    range.first = range.step_first + part_start(range.step_count, me, ranks);
-    range.count = range.step_first + part_start(range.step_count, me + 1, ranks) - range.first;
+    return range;
+}
+
+/* Parts [first, end) of `parts` equal ones. */
+static void cut(struct er_range *range, uint64_t first, uint64_t end, uint64_t parts)
+{
+    range->first = range->step_first + part_start(range->step_count, first, parts);
+    range->count = range->step_first + part_start(range->step_count, end, parts) - range->first;
+}
+
+struct er_range er_batch(const struct er_plan *plan, uint64_t step, int rank, int size)
+{
+    struct er_range range = whole_step(plan, step);
+    uint64_t ranks = (uint64_t)size, me = (uint64_t)rank, end;
+
+    assert(size >= 1 && rank >= 0 && rank < size);
+    if (plan->shards == 0) {
+        cut(&range, me, me + 1, ranks);
+        return range;
+    }
+    range.first_shard = (uint32_t)part_start(plan->shards, me, ranks);
+    end = part_start(plan->shards, me + 1, ranks);
+    range.shards_n = (uint32_t)(end - range.first_shard);
+    cut(&range, range.first_shard, end, plan->shards);
+    return range;
+}
+
+struct er_range er_batch_shard(const struct er_plan *plan, uint64_t step, uint32_t shard)
+{
+    struct er_range range = whole_step(plan, step);
+
+    assert(shard < plan->shards);
+    range.first_shard = shard;
+    range.shards_n = 1;
+    cut(&range, shard, (uint64_t)shard + 1, plan->shards);
     return range;
 }

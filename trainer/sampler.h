@@ -34,6 +34,8 @@ struct er_plan {
     uint64_t global_batch; /* samples of a step over all ranks, >= 1; the last step of an epoch may
                               be shorter */
     uint64_t seed;
+    uint32_t shards; /* exact mode: a step is divided into so many parts, and ranks take whole ones;
+                        0: ranks divide it by samples */
 };
 
 /* Positions [first, first + count) of epoch `epoch` for one rank; count may be 0 (tail, or more
@@ -41,6 +43,7 @@ struct er_plan {
 struct er_range {
     uint64_t epoch, first, count;
     uint64_t step_first, step_count; /* the whole step's positions over all ranks */
+    uint32_t first_shard, shards_n;  /* exact mode: this rank's */
 };
 
 /* Steps of one epoch: ceil(samples / global_batch). */
@@ -48,6 +51,10 @@ uint64_t er_plan_steps(const struct er_plan *plan);
 /* Step numbers start at 1 and run over all epochs. Ranks' ranges are contiguous, in rank order, and
  * cover the step. */
 struct er_range er_batch(const struct er_plan *plan, uint64_t step, int rank, int size);
+
+/* Exact mode: positions of shard `shard` of the step, which depend on the plan alone; may be none.
+ */
+struct er_range er_batch_shard(const struct er_plan *plan, uint64_t step, uint32_t shard);
 
 /* Counter-based random number: the same for the same arguments, on any rank, in any order. `op`
  * keeps uses apart; 0xffff0000 and above are the library's own. */

@@ -58,7 +58,8 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
     int rc;
 
     er_progress(train->ctx, ER_PHASE_COMMUNICATE, train->applied);
-    *vote = (struct er_vote){.loss = loss->sum, .weight = loss->weight};
+    *vote =
+        (struct er_vote){.loss = loss->sum, .weight = loss->weight, .nonfinite = loss->nonfinite};
     er_train_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
                               er_notice(train->ctx), er_now_us());
     er_train_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));

@@ -22,8 +22,10 @@ struct er_step {
 };
 
 struct er_loss {
-    double sum;    /* of the samples' losses */
-    double weight; /* samples (or tokens) that count */
+    double sum;         /* of the samples' losses */
+    double weight;      /* samples (or tokens) that count */
+    uint64_t nonfinite; /* gradient elements that are not finite, where the program counts them
+                           (er_exact_fold() does) */
 };
 
 struct er_train_ops {
@@ -93,7 +95,8 @@ struct er_train_result {
  * over; the program exits non-zero and its agent starts it again. -EDOM: the loss is not finite, or
  * no sample counts; -EIO: checkpoints cannot be written; ER_E_CORRUPT: there are checkpoints and
  * none verifies; ER_E_CONFIG: the newest one belongs to another plan (samples, batch or seed);
- * ER_E_USAGE: wrong options.
+ * ER_E_USAGE: wrong options; ER_E_MISMATCH: with plan.shards (exact mode), a rank that computes
+ * with another build, OpenBLAS or core type.
  */
 ER_API int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
                         const struct er_train_opts *opts, struct er_train_result *ret,

@@ -12,6 +12,7 @@
 #include "base/parse.h"
 #include "ckpt/folder.h"
 #include "ckpt/slices.h"
+#include "trainer/numerics.h"
 #include "trainer/sync.h"
 #include "trainer/train_internal.h"
 
@@ -129,6 +130,20 @@ static int open_checkpoints(struct er_train *train, struct er_error *err)
     return er_ckpt_open(&train->ckpt, dir, &group, &opts, err);
 }
 
+/* Exact mode: a shard is not divided, and all ranks must get the same bits from the same numbers.
+ */
+static int check_exact(const struct er_train *train, struct er_error *err)
+{
+    uint32_t shards = train->opts->plan.shards;
+
+    if (shards == 0)
+        return 0;
+    if ((uint32_t)train->size > shards)
+        return er_error_set(err, ER_E_USAGE, "exact mode: %d ranks for %u shards", train->size,
+                            shards);
+    return er_numerics_agree(train->comm, err);
+}
+
 int er_train_open(struct er_train *train, struct er_error *err)
 {
     const struct er_span *spans = NULL;
@@ -147,6 +162,9 @@ int er_train_open(struct er_train *train, struct er_error *err)
         return er_error_wrap(err, rc, "communicator");
     train->rank = er_comm_rank(train->comm);
     train->size = er_comm_size(train->comm);
+    rc = check_exact(train, err);
+    if (rc < 0)
+        return rc;
     train->ops->spans(train->user, &spans, &spans_n);
     train->ops->state(train->user, &train->state, &train->state_n);
     rc = er_ddp_open(&train->ddp, train->comm, spans, spans_n, &train->opts->ddp, err);

@@ -193,3 +193,22 @@ void er_comm_abort(struct er_comm *comm)
 {
     free(comm);
 }
+
+size_t er_dtype_size(enum er_dtype dtype)
+{
+    static const size_t sizes[ER_DTYPE_COUNT] = {
+        [ER_F32] = 4, [ER_F64] = 8, [ER_I32] = 4, [ER_I64] = 8, [ER_U8] = 1};
+
+    return sizes[dtype];
+}
+
+const char *er_dtype_name(enum er_dtype dtype)
+{
+    static const char *const names[ER_DTYPE_COUNT] = {[ER_F32] = "float32",
+                                                      [ER_F64] = "float64",
+                                                      [ER_I32] = "int32",
+                                                      [ER_I64] = "int64",
+                                                      [ER_U8] = "uint8"};
+
+    return names[dtype];
+}

@@ -35,7 +35,8 @@ static void plan(struct fixture *f, const int *counts, size_t n, size_t first_by
         f->spans[i] = (struct er_span){names[i], at, count};
         at += count;
     }
-    f->plan = (struct er_bucket_plan){.spans = f->spans,
+    f->plan = (struct er_bucket_plan){.element = sizeof(float),
+                                      .spans = f->spans,
                                       .spans_n = n,
                                       .buckets = f->buckets,
                                       .bucket_of = f->bucket_of,
@@ -176,7 +177,8 @@ Test(bucket, wrong_gradients_are_refused_by_name)
     for (size_t i = 0; i < ER_ARRAY_N(cases); i++) {
         struct er_error err = ER_ERROR_INIT;
 
-        cr_expect_eq(er_bucket_check(cases[i].spans, 2, &err), ER_E_USAGE, "case %zu", i);
+        cr_expect_eq(er_bucket_check(cases[i].spans, 2, sizeof(float), &err), ER_E_USAGE,
+                     "case %zu", i);
         cr_expect(strstr(err.text, cases[i].text), "case %zu: %s", i, err.text);
     }
 }

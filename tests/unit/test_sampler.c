@@ -282,3 +282,32 @@ Test(sampler, rng_depends_on_every_argument)
     cr_expect_neq(er_rng(1, 2, 3, 5), base);
     cr_expect_neq(er_rng(1, 4, 3, 2), base);
 }
+
+/* Exact mode: shards do not depend on the world size, ranks take whole ones, and all are taken. */
+Test(sampler, ranks_take_whole_shards)
+{
+    static const struct er_plan plan = {.samples = 1003, .global_batch = 50, .shards = 12};
+
+    for (uint64_t step = 1; step <= er_plan_steps(&plan); step++) {
+        for (int size = 1; size <= 12; size++) {
+            uint32_t shard = 0;
+
+            for (int rank = 0; rank < size; rank++) {
+                struct er_range mine = er_batch(&plan, step, rank, size);
+                uint64_t at = mine.first;
+
+                cr_assert_eq(mine.first_shard, shard);
+                cr_assert_geq(mine.shards_n, 1);
+                for (uint32_t i = 0; i < mine.shards_n; i++) {
+                    struct er_range one = er_batch_shard(&plan, step, shard++);
+
+                    cr_assert_eq(one.first, at);
+                    cr_assert_eq(one.step_first, mine.step_first);
+                    at += one.count;
+                }
+                cr_assert_eq(at, mine.first + mine.count);
+            }
+            cr_assert_eq(shard, plan.shards);
+        }
+    }
+}
