@@ -97,9 +97,10 @@ void er_ckpt_close(struct er_ckpt *ckpt)
         return;
     if (ckpt->save)
         er_save_drop(ckpt);
-    (void)er_worker_free(ckpt->copier, ER_FOREVER); /* it reads the caller's memory; never hangs */
-    (void)er_worker_free(ckpt->digester, ER_FOREVER);
-    (void)er_worker_free(ckpt->writer, ckpt->hanging ? 0 : er_now_us() + CLOSE_US);
+    (void)er_ckpt_worker_free(ckpt->copier,
+                              ER_FOREVER); /* it reads the caller's memory; never hangs */
+    (void)er_ckpt_worker_free(ckpt->digester, ER_FOREVER);
+    (void)er_ckpt_worker_free(ckpt->writer, ckpt->hanging ? 0 : er_now_us() + CLOSE_US);
     er_snapshot_unref(ckpt->snapshot);
     free(ckpt->chain);
     free(ckpt->dir);

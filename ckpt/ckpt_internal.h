@@ -22,7 +22,7 @@ struct er_ckpt {
     struct er_ckpt_stats stats;
     /* NULL until first used. The caller waits for the copier; the others stand back where the
      * steps need all processors. */
-    struct er_worker *copier, *digester, *writer;
+    struct er_ckpt_worker *copier, *digester, *writer;
     struct er_snapshot *snapshot; /* a reference; NULL until first used */
     struct er_save *save;         /* a reference; NULL: none in flight */
     bool hanging;                 /* the writer was given up, and has not come back */

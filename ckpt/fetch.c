@@ -23,11 +23,11 @@ typedef unsigned long long ull;
 
 /* ---- the folder ---- */
 
-int er_source_open(struct er_source *source, const char *folder, struct er_error *err)
+int er_ckpt_source_open(struct er_ckpt_source *source, const char *folder, struct er_error *err)
 {
     int rc;
 
-    *source = (struct er_source){.folder = folder};
+    *source = (struct er_ckpt_source){.folder = folder};
     rc = er_ckpt_read_manifest(folder, &source->m, err);
     if (rc < 0)
         return rc;
@@ -41,7 +41,7 @@ int er_source_open(struct er_source *source, const char *folder, struct er_error
     return 0;
 }
 
-void er_source_close(struct er_source *source)
+void er_ckpt_source_close(struct er_ckpt_source *source)
 {
     for (uint32_t i = 0; source->fds && i < source->m.shard_n; i++)
         if (source->fds[i] >= 0)
@@ -51,7 +51,7 @@ void er_source_close(struct er_source *source)
     er_manifest_done(&source->m);
 }
 
-int er_source_shard(struct er_source *source, uint32_t shard, struct er_error *err)
+int er_ckpt_source_shard(struct er_ckpt_source *source, uint32_t shard, struct er_error *err)
 {
     const struct er_manifest_shard *s = &source->m.shards[shard];
     char path[PATH_MAX];
@@ -90,7 +90,7 @@ static int add(struct er_fetch_list *list, const struct er_fetch *item, struct e
     return 0;
 }
 
-static int add_overlap(struct er_fetch_list *list, struct er_source *source, size_t slice,
+static int add_overlap(struct er_fetch_list *list, struct er_ckpt_source *source, size_t slice,
                        const struct er_slice *want, struct er_error *err)
 {
     const struct er_manifest_slice *s = &source->m.slices[slice];
@@ -100,7 +100,7 @@ static int add_overlap(struct er_fetch_list *list, struct er_source *source, siz
 
     if (n == 0)
         return 0;
-    rc = er_source_shard(source, s->shard, err);
+    rc = er_ckpt_source_shard(source, s->shard, err);
     if (rc < 0)
         return rc;
     return add(list,
@@ -111,8 +111,8 @@ static int add_overlap(struct er_fetch_list *list, struct er_source *source, siz
                err);
 }
 
-int er_fetch_want(struct er_fetch_list *list, struct er_source *source, const struct er_slice *want,
-                  struct er_error *err)
+int er_fetch_want(struct er_fetch_list *list, struct er_ckpt_source *source,
+                  const struct er_slice *want, struct er_error *err)
 {
     const struct er_manifest *m = &source->m;
     const struct er_manifest_tensor *t;
@@ -141,12 +141,12 @@ static uint64_t slice_bytes(const struct er_manifest *m, size_t slice)
     return m->slices[slice].count * er_ckpt_dtype_size(m->tensors[m->slices[slice].tensor].dtype);
 }
 
-int er_fetch_all(struct er_fetch_list *list, struct er_source *source, struct er_error *err)
+int er_fetch_all(struct er_fetch_list *list, struct er_ckpt_source *source, struct er_error *err)
 {
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < source->m.slice_n; i++) {
-        rc = er_source_shard(source, source->m.slices[i].shard, err);
+        rc = er_ckpt_source_shard(source, source->m.slices[i].shard, err);
         if (rc == 0)
             rc =
                 add(list, &(struct er_fetch){.slice = i, .bytes = slice_bytes(&source->m, i)}, err);
@@ -164,7 +164,7 @@ void er_fetch_done(struct er_fetch_list *list)
 
 struct run {
     const struct er_fetch_list *list;
-    const struct er_source *source;
+    const struct er_ckpt_source *source;
     const struct er_fetch_opts *opts;
     uint64_t scratch_bytes, total_bytes;
     atomic_size_t next;
@@ -283,7 +283,7 @@ static void run_threads(struct run *run, uint32_t n)
         pthread_join(threads[--started], NULL);
 }
 
-int er_fetch_run(const struct er_fetch_list *list, const struct er_source *source,
+int er_fetch_run(const struct er_fetch_list *list, const struct er_ckpt_source *source,
                  const struct er_fetch_opts *opts, uint64_t *ret_read, struct er_error *err)
 {
     struct run run = {.list = list, .source = source, .opts = opts};

@@ -9,16 +9,16 @@
 #include "ckpt/manifest.h"
 
 /* A checkpoint's folder open for reading. */
-struct er_source {
+struct er_ckpt_source {
     const char *folder; /* the caller's */
     struct er_manifest m;
     int *fds; /* owned, one a shard; -1: not opened yet */
 };
 
-int er_source_open(struct er_source *source, const char *folder, struct er_error *err);
-void er_source_close(struct er_source *source);
+int er_ckpt_source_open(struct er_ckpt_source *source, const char *folder, struct er_error *err);
+void er_ckpt_source_close(struct er_ckpt_source *source);
 /* Opens a shard that is not open yet; its length must be the manifest's. */
-int er_source_shard(struct er_source *source, uint32_t shard, struct er_error *err);
+int er_ckpt_source_shard(struct er_ckpt_source *source, uint32_t shard, struct er_error *err);
 
 /* One piece: into `to` as a whole, or of it [from, from + bytes) only; to NULL: check alone. */
 struct er_fetch {
@@ -32,10 +32,10 @@ struct er_fetch_list {
     size_t n, cap;
 };
 /* What `want` needs; opens the shards. ER_E_MISMATCH names the tensor. */
-int er_fetch_want(struct er_fetch_list *list, struct er_source *source, const struct er_slice *want,
-                  struct er_error *err);
+int er_fetch_want(struct er_fetch_list *list, struct er_ckpt_source *source,
+                  const struct er_slice *want, struct er_error *err);
 /* Every piece, for checking. */
-int er_fetch_all(struct er_fetch_list *list, struct er_source *source, struct er_error *err);
+int er_fetch_all(struct er_fetch_list *list, struct er_ckpt_source *source, struct er_error *err);
 void er_fetch_done(struct er_fetch_list *list);
 
 /* Told by the calling thread now and then, and at the end. */
@@ -49,5 +49,5 @@ struct er_fetch_opts {
 };
 /* The first failure in order of time; ER_E_CORRUPT names tensor and shard. *ret_read (may be NULL):
  * bytes read. */
-int er_fetch_run(const struct er_fetch_list *list, const struct er_source *source,
+int er_fetch_run(const struct er_fetch_list *list, const struct er_ckpt_source *source,
                  const struct er_fetch_opts *opts, uint64_t *ret_read, struct er_error *err);

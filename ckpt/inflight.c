@@ -22,7 +22,7 @@ typedef unsigned long long ull;
 static int have_threads(struct er_ckpt *ckpt, struct er_error *err)
 {
     const struct {
-        struct er_worker **worker;
+        struct er_ckpt_worker **worker;
         const char *name;
         int nice_by;
     } threads[] = {{&ckpt->copier, "er-ckpt-copy", 0},
@@ -32,7 +32,7 @@ static int have_threads(struct er_ckpt *ckpt, struct er_error *err)
 
     for (size_t i = 0; rc == 0 && i < ER_ARRAY_N(threads); i++)
         if (!*threads[i].worker)
-            rc = er_worker_new(threads[i].worker, threads[i].name, threads[i].nice_by, err);
+            rc = er_ckpt_worker_new(threads[i].worker, threads[i].name, threads[i].nice_by, err);
     return rc;
 }
 
@@ -352,7 +352,8 @@ int er_ckpt_finish(struct er_ckpt *ckpt, struct er_error *err)
         rc = er_ckpt_advance(ckpt, err);
     while (rc == 1);
     if (ckpt->writer && !ckpt->hanging)
-        (void)er_worker_wait(ckpt->writer, er_deadline_in(er_now_us(), ckpt->opts.deadline_us));
+        (void)er_ckpt_worker_wait(ckpt->writer,
+                                  er_deadline_in(er_now_us(), ckpt->opts.deadline_us));
     return rc;
 }
 

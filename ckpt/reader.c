@@ -46,10 +46,10 @@ static int load_folder(struct er_ckpt *ckpt, const char *folder, const struct er
 {
     const struct er_fetch_opts opts = {.threads = ckpt->opts.read_threads,
                                        .refuse_nonfinite = ckpt->opts.nan != ER_CKPT_NAN_LOAD};
-    struct er_source source;
+    struct er_ckpt_source source;
     struct er_fetch_list list = {0};
     uint64_t read = 0;
-    int rc = er_source_open(&source, folder, err);
+    int rc = er_ckpt_source_open(&source, folder, err);
 
     if (rc < 0)
         return rc;
@@ -65,7 +65,7 @@ static int load_folder(struct er_ckpt *ckpt, const char *folder, const struct er
     if (rc == 0)
         *ret_meta = source.m.meta;
     er_fetch_done(&list);
-    er_source_close(&source);
+    er_ckpt_source_close(&source);
     return rc;
 }
 

@@ -91,14 +91,14 @@ int er_save_new(struct er_save **ret, struct er_ckpt *ckpt, const struct er_slic
     return 0;
 }
 
-int er_save_start(struct er_save *save, struct er_worker *worker, er_work_fn fn,
+int er_save_start(struct er_save *save, struct er_ckpt_worker *worker, er_work_fn fn,
                   struct er_error *err)
 {
     pthread_mutex_lock(&save->lock);
     save->running++;
     pthread_mutex_unlock(&save->lock);
     atomic_fetch_add(&save->refs, 1);
-    if (er_worker_run(worker, fn, save) < 0) {
+    if (er_ckpt_worker_run(worker, fn, save) < 0) {
         struct er_error full = ER_ERROR_INIT;
 
         er_error_set(&full, -EBUSY, "step %llu: the storage is still busy with earlier ones",

@@ -61,7 +61,7 @@ int er_save_new(struct er_save **ret, struct er_ckpt *ckpt, const struct er_slic
 void er_save_unref(struct er_save *save);
 
 /* Starts a background task of this stage; the task ends with er_save_task_end(). */
-int er_save_start(struct er_save *save, struct er_worker *worker, er_work_fn fn,
+int er_save_start(struct er_save *save, struct er_ckpt_worker *worker, er_work_fn fn,
                   struct er_error *err);
 /* `rc` < 0: the stage failed, `err` says why (the first one counts). Lets go of `save`. */
 void er_save_task_end(struct er_save *save, int rc, const struct er_error *err);

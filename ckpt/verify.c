@@ -10,8 +10,9 @@
 
 #define HEADER_TRY_BYTES (64u << 10)
 
-int er_ckpt_shard_header(const struct er_source *source, uint32_t shard, struct er_st_tensor **ret,
-                         size_t *ret_n, uint64_t *ret_data_at, struct er_error *err)
+int er_ckpt_shard_header(const struct er_ckpt_source *source, uint32_t shard,
+                         struct er_st_tensor **ret, size_t *ret_n, uint64_t *ret_data_at,
+                         struct er_error *err)
 {
     const struct er_manifest_shard *s = &source->m.shards[shard];
     size_t wanted = s->bytes < HEADER_TRY_BYTES ? (size_t)s->bytes : HEADER_TRY_BYTES;
@@ -62,7 +63,7 @@ static bool fits(const struct er_manifest *m, const struct er_manifest_slice *s,
 
 /* The file speaks for itself too: slices of the manifest lie within tensors of its header, one
  * behind the other. `slices` are this shard's, sorted by place. Returns how many. */
-static int verify_header(const struct er_source *source, uint32_t shard,
+static int verify_header(const struct er_ckpt_source *source, uint32_t shard,
                          const struct er_manifest_slice *const *slices, size_t n, size_t *ret_used,
                          struct er_error *err)
 {
@@ -85,7 +86,7 @@ static int verify_header(const struct er_source *source, uint32_t shard,
     return rc;
 }
 
-static int verify_headers(struct er_source *source, struct er_error *err)
+static int verify_headers(struct er_ckpt_source *source, struct er_error *err)
 {
     const struct er_manifest *m = &source->m;
     ER_CLEANUP(er_cleanup_free)
@@ -102,7 +103,7 @@ static int verify_headers(struct er_source *source, struct er_error *err)
     for (uint32_t shard = 0; rc == 0 && shard < m->shard_n; shard++) {
         size_t used = 0;
 
-        rc = er_source_shard(source, shard, err);
+        rc = er_ckpt_source_shard(source, shard, err);
         if (rc == 0)
             rc = verify_header(source, shard, slices + at, m->slice_n - at, &used, err);
         at += used;
@@ -113,9 +114,9 @@ static int verify_headers(struct er_source *source, struct er_error *err)
 int er_ckpt_verify_folder(const char *folder, const struct er_fetch_opts *opts,
                           struct er_error *err)
 {
-    struct er_source source;
+    struct er_ckpt_source source;
     struct er_fetch_list list = {0};
-    int rc = er_source_open(&source, folder, err);
+    int rc = er_ckpt_source_open(&source, folder, err);
 
     if (rc < 0)
         return rc;
@@ -125,7 +126,7 @@ int er_ckpt_verify_folder(const char *folder, const struct er_fetch_opts *opts,
     if (rc == 0)
         rc = er_fetch_run(&list, &source, opts, NULL, err);
     er_fetch_done(&list);
-    er_source_close(&source);
+    er_ckpt_source_close(&source);
     return rc;
 }
 

@@ -14,7 +14,7 @@ struct work {
     void *arg;
 };
 
-struct er_worker {
+struct er_ckpt_worker {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
@@ -24,7 +24,7 @@ struct er_worker {
     int nice_by;
 };
 
-static void destroy(struct er_worker *w)
+static void destroy(struct er_ckpt_worker *w)
 {
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
@@ -33,7 +33,7 @@ static void destroy(struct er_worker *w)
 
 static void *work(void *arg)
 {
-    struct er_worker *w = arg;
+    struct er_ckpt_worker *w = arg;
     bool alone;
 
     if (w->nice_by) /* of this thread alone, as Linux has it */
@@ -63,7 +63,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static int start(struct er_worker *w)
+static int start(struct er_ckpt_worker *w)
 {
     sigset_t all, before;
     int rc;
@@ -75,9 +75,10 @@ static int start(struct er_worker *w)
     return rc;
 }
 
-int er_worker_new(struct er_worker **ret, const char *name, int nice_by, struct er_error *err)
+int er_ckpt_worker_new(struct er_ckpt_worker **ret, const char *name, int nice_by,
+                       struct er_error *err)
 {
-    struct er_worker *w = calloc(1, sizeof(*w));
+    struct er_ckpt_worker *w = calloc(1, sizeof(*w));
     pthread_condattr_t attr;
     int rc;
 
@@ -99,7 +100,7 @@ int er_worker_new(struct er_worker **ret, const char *name, int nice_by, struct 
     return 0;
 }
 
-int er_worker_run(struct er_worker *w, er_work_fn fn, void *arg)
+int er_ckpt_worker_run(struct er_ckpt_worker *w, er_work_fn fn, void *arg)
 {
     int rc = -EAGAIN;
 
@@ -113,7 +114,7 @@ int er_worker_run(struct er_worker *w, er_work_fn fn, void *arg)
     return rc;
 }
 
-static bool wait_idle(struct er_worker *w, uint64_t deadline_us)
+static bool wait_idle(struct er_ckpt_worker *w, uint64_t deadline_us)
 {
     struct timespec until = {.tv_sec = (time_t)(deadline_us / ER_US_PER_S),
                              .tv_nsec = (long)(deadline_us % ER_US_PER_S) * 1000};
@@ -125,7 +126,7 @@ static bool wait_idle(struct er_worker *w, uint64_t deadline_us)
     return !w->running && w->n == 0;
 }
 
-bool er_worker_wait(struct er_worker *w, uint64_t deadline_us)
+bool er_ckpt_worker_wait(struct er_ckpt_worker *w, uint64_t deadline_us)
 {
     bool idle;
 
@@ -135,7 +136,7 @@ bool er_worker_wait(struct er_worker *w, uint64_t deadline_us)
     return idle;
 }
 
-bool er_worker_free(struct er_worker *w, uint64_t deadline_us)
+bool er_ckpt_worker_free(struct er_ckpt_worker *w, uint64_t deadline_us)
 {
     bool idle;
 

@@ -18,7 +18,7 @@
 
 struct export
 {
-    struct er_source source;
+    struct er_ckpt_source source;
     struct tool_progress *progress;
     uint64_t done_bytes, total_bytes;
     char *piece; /* owned; room for the largest */
@@ -40,7 +40,7 @@ static int copy_slice(struct export *x, int fd, uint64_t tensor_at,
     const struct er_manifest *m = &x->source.m;
     uint64_t bytes = slice_bytes(m, s);
     size_t size = er_ckpt_dtype_size(m->tensors[s->tensor].dtype);
-    int rc = er_source_shard(&x->source, s->shard, err);
+    int rc = er_ckpt_source_shard(&x->source, s->shard, err);
 
     if (rc < 0)
         return rc;
@@ -187,7 +187,7 @@ int tool_export_step(const char *dir, uint64_t step, const char *out, uint64_t s
     int rc = er_ckpt_step_path(dir, step, folder, err);
 
     if (rc == 0)
-        rc = er_source_open(&x.source, folder, err);
+        rc = er_ckpt_source_open(&x.source, folder, err);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < x.source.m.slice_n; i++) {
@@ -205,6 +205,6 @@ int tool_export_step(const char *dir, uint64_t step, const char *out, uint64_t s
     else
         rc = write_folder(&x, out, shard_bytes, ret_files, err);
     free(x.piece);
-    er_source_close(&x.source);
+    er_ckpt_source_close(&x.source);
     return rc;
 }
