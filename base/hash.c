@@ -5,15 +5,60 @@
 #define XXH_INLINE_ALL /* no external symbol: this file stays pure */
 #include <xxhash.h>
 
+#include "base/hash_internal.h"
+
 static struct er_digest from_xxh(XXH128_hash_t h)
 {
     return (struct er_digest){.lo = h.low64, .hi = h.high64};
 }
 
-struct er_digest er_hash(const void *data, size_t n)
+/* ---- vector widths ---- */
+
+static bool runs_always(void)
+{
+    return true;
+}
+
+static struct er_digest hash_plain(const void *data, size_t n)
 {
     return from_xxh(XXH3_128bits(data, n));
 }
+
+static void add_plain(void *state, const void *data, size_t n)
+{
+    XXH3_128bits_update(state, data, n);
+}
+
+#if defined(__x86_64__)
+static bool runs_avx2(void)
+{
+    return __builtin_cpu_supports("avx2");
+}
+#endif
+
+const struct er_hash_width er_hash_widths[] = {
+#if defined(__x86_64__)
+    {"avx2", runs_avx2, er_hash_avx2, er_hash_add_avx2},
+#endif
+    {"plain", runs_always, hash_plain, add_plain},
+    {NULL, NULL, NULL, NULL},
+};
+
+static const struct er_hash_width *widest(void)
+{
+    const struct er_hash_width *w = er_hash_widths;
+
+    while (!w->runs())
+        w++;
+    return w;
+}
+
+struct er_digest er_hash(const void *data, size_t n)
+{
+    return widest()->hash(data, n);
+}
+
+/* ---- digests ---- */
 
 int er_digest_equal(struct er_digest a, struct er_digest b)
 {
@@ -53,6 +98,8 @@ int er_digest_parse(const char *hex, struct er_digest *ret, struct er_error *err
     return 0;
 }
 
+/* ---- streaming ---- */
+
 struct er_hasher {
     XXH3_state_t state; /* wants 64-byte alignment */
 };
@@ -69,7 +116,7 @@ struct er_hasher *er_hasher_new(void)
 void er_hasher_add(struct er_hasher *h, const void *data, size_t n)
 {
     if (n)
-        XXH3_128bits_update(&h->state, data, n);
+        widest()->add(&h->state, data, n);
 }
 
 struct er_digest er_hasher_get(const struct er_hasher *h)

@@ -1,9 +1,12 @@
 #include <criterion/criterion.h>
 
 #include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "base/cleanup.h"
 #include "base/hash.h"
+#include "base/hash_internal.h"
 #include "base/rand.h"
 
 /* Digests as `xxhsum -H2` prints them. */
@@ -50,6 +53,42 @@ Test(base_hash, streaming_equals_one_shot_for_any_split)
         er_hasher_free(h);
     }
     er_hasher_free(NULL);
+}
+
+static size_t some_length(struct er_rand *r, size_t most, int round)
+{
+    return round < 600 ? (size_t)round : er_rand_below(r, most + 1);
+}
+
+Test(base_hash, every_vector_width_gives_the_same_digests)
+{
+    enum { BYTES = 100000 };
+    static unsigned char data[BYTES + 64];
+    struct er_rand r;
+
+    er_rand_init(&r, 6);
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (unsigned char)er_rand_next(&r);
+    for (int round = 0; round < 1500; round++) {
+        size_t n = some_length(&r, BYTES, round), cut = er_rand_below(&r, n + 1);
+        const unsigned char *from = data + er_rand_below(&r, 64);
+        XXH128_hash_t want = XXH3_128bits(from, n);
+
+        for (const struct er_hash_width *w = er_hash_widths; w->name; w++) {
+            XXH3_state_t state;
+            struct er_digest d;
+
+            if (!w->runs())
+                continue;
+            d = w->hash(from, n);
+            cr_assert(d.lo == want.low64 && d.hi == want.high64, "%s: %zu bytes", w->name, n);
+            XXH3_128bits_reset(&state);
+            w->add(&state, from, cut);
+            w->add(&state, from + cut, n - cut);
+            cr_assert(XXH128_isEqual(XXH3_128bits_digest(&state), want), "%s: %zu bytes after %zu",
+                      w->name, n - cut, cut);
+        }
+    }
 }
 
 Test(base_hash, one_bit_changes_the_digest)
