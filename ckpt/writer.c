@@ -54,7 +54,7 @@ static int write_manifest(struct er_save *save, struct er_error *err)
     if (rc == 0)
         rc = er_ckpt_join(save->temp, "manifest.json", path, err);
     if (rc == 0) /* makes the folder's entries durable as well */
-        rc = er_file_replace(path, text.data, text.len, 0666, err);
+        rc = er_file_replace(path, text.data, text.len, 0644, err);
     return rc;
 }
 
@@ -112,7 +112,7 @@ static void write_latest(struct er_save *save)
     int n = snprintf(text, sizeof(text), "step-%012llu\n", (unsigned long long)save->meta.applied);
 
     if (er_ckpt_join(save->dir, "LATEST", path, NULL) == 0)
-        (void)er_file_replace(path, text, (size_t)n, 0666, NULL);
+        (void)er_file_replace(path, text, (size_t)n, 0644, NULL);
 }
 
 /* Nothing here can fail the checkpoint: what is left over, the next one removes. */

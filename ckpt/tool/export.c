@@ -138,7 +138,7 @@ static int write_index(struct export *x, json_t *map, const char *folder, struct
     if (!text)
         return er_error_set(err, -ENOMEM, "export: no memory");
     rc = er_ckpt_join(folder, "model.safetensors.index.json", path, err);
-    return rc == 0 ? er_file_replace(path, text, strlen(text), 0666, err) : rc;
+    return rc == 0 ? er_file_replace(path, text, strlen(text), 0644, err) : rc;
 }
 
 static int write_folder(struct export *x, const char *folder, uint64_t limit, size_t *ret_files,
