@@ -47,9 +47,9 @@ static const struct field cause_fields[] = {
 };
 #undef C
 
-#define W(m, kind, max) AT(struct er_world, m, kind, max)
+#define W(m, kind, max) AT(struct er_job_record, m, kind, max)
 static const struct field world_fields[] = {
-    TEXT(struct er_world, run),
+    TEXT(struct er_job_record, run),
     W(phase, F_ENUM, ER_WORLD_PHASE_COUNT),
     W(reason, F_ENUM, ER_REASON_COUNT),
     W(generation, F_U64, ER_GEN_MAX),
@@ -66,14 +66,14 @@ static const struct field world_fields[] = {
     W(ready_us, F_U64, 0),
     W(world_size, F_U32, 0),
     W(nnodes, F_U32, 0),
-    TEXT(struct er_world, master_addr),
+    TEXT(struct er_job_record, master_addr),
     W(master_port, F_INT, 0),
     W(exit_code, F_INT, 0),
     W(stopped, F_BOOL, 0),
     W(ages, F_AGES, 0),
     W(has_cause, F_BOOL, 0),
     W(cause, F_CAUSE, 0),
-    TEXT(struct er_world, verdict),
+    TEXT(struct er_job_record, verdict),
     W(protocol_low, F_U32, 0),
     W(protocol_high, F_U32, 0),
     W(next, F_U64, ER_GEN_MAX),
@@ -129,10 +129,10 @@ static const struct field result_fields[] = {
 };
 
 static const struct field ckpt_fields[] = {
-    AT(struct er_ckpt, generation, F_U64, ER_GEN_MAX),
-    AT(struct er_ckpt, step, F_U64, 0),
-    TEXT(struct er_ckpt, digest),
-    TEXT(struct er_ckpt, path),
+    AT(struct er_ckpt_record, generation, F_U64, ER_GEN_MAX),
+    AT(struct er_ckpt_record, step, F_U64, 0),
+    TEXT(struct er_ckpt_record, digest),
+    TEXT(struct er_ckpt_record, path),
 };
 
 static const struct field ask_fields[] = {
@@ -259,7 +259,7 @@ static int unzigzag(struct reader *r, uint64_t v)
 static void put_fields(struct writer *w, const struct field *fields, size_t n, const void *base);
 static void get_fields(struct reader *r, const struct field *fields, size_t n, void *base);
 
-static void put_ages(struct writer *w, const struct er_world *world)
+static void put_ages(struct writer *w, const struct er_job_record *world)
 {
     put_varint(w, world->age_n);
     for (uint32_t i = 0; i < world->age_n; i++) {
@@ -268,7 +268,7 @@ static void put_ages(struct writer *w, const struct er_world *world)
     }
 }
 
-static void get_ages(struct reader *r, struct er_world *world)
+static void get_ages(struct reader *r, struct er_job_record *world)
 {
     uint64_t n = get_varint(r);
 
@@ -421,12 +421,12 @@ static void cut(char *text, size_t keep)
     text[keep] = 0;
 }
 
-size_t er_world_encode(const struct er_world *w, void *ret)
+size_t er_job_record_encode(const struct er_job_record *w, void *ret)
 {
     static const struct {
         size_t message, verdict;
     } steps[] = {{512, 256}, {256, 192}, {128, 128}, {48, 96}, {0, 64}};
-    struct er_world copy = *w;
+    struct er_job_record copy = *w;
     size_t n = 0;
 
     for (size_t i = 0; i < ER_ARRAY_N(steps) && !n; i++) {
@@ -438,42 +438,42 @@ size_t er_world_encode(const struct er_world *w, void *ret)
     return n;
 }
 
-#define DEFINE_ENCODE(name)                                                                        \
+#define DEFINE_ENCODE(name, table)                                                                 \
     size_t er_##name##_encode(const struct er_##name *record, void *ret)                           \
     {                                                                                              \
-        size_t n = encode(&name##_record, record, ret);                                            \
+        size_t n = encode(&table, record, ret);                                                    \
                                                                                                    \
         assert(n);                                                                                 \
         return n;                                                                                  \
     }
-#define DEFINE_PARSE(name)                                                                         \
+#define DEFINE_PARSE(name, table)                                                                  \
     int er_##name##_parse(struct er_bytes bytes, struct er_##name *ret, struct er_error *err)      \
     {                                                                                              \
         struct er_##name record;                                                                   \
         int rc;                                                                                    \
                                                                                                    \
         memset(&record, 0, sizeof(record));                                                        \
-        rc = parse(&name##_record, bytes, &record, err);                                           \
+        rc = parse(&table, bytes, &record, err);                                                   \
         if (rc == 0)                                                                               \
             *ret = record;                                                                         \
         return rc;                                                                                 \
     }
 
-DEFINE_ENCODE(member)
-DEFINE_ENCODE(assign)
-DEFINE_ENCODE(leader)
-DEFINE_ENCODE(result)
-DEFINE_ENCODE(ckpt)
-DEFINE_ENCODE(ask)
-DEFINE_ENCODE(aside)
-DEFINE_PARSE(world)
-DEFINE_PARSE(member)
-DEFINE_PARSE(assign)
-DEFINE_PARSE(leader)
-DEFINE_PARSE(result)
-DEFINE_PARSE(ckpt)
-DEFINE_PARSE(ask)
-DEFINE_PARSE(aside)
+DEFINE_ENCODE(member, member_record)
+DEFINE_ENCODE(assign, assign_record)
+DEFINE_ENCODE(leader, leader_record)
+DEFINE_ENCODE(result, result_record)
+DEFINE_ENCODE(ckpt_record, ckpt_record)
+DEFINE_ENCODE(ask, ask_record)
+DEFINE_ENCODE(aside, aside_record)
+DEFINE_PARSE(job_record, world_record)
+DEFINE_PARSE(member, member_record)
+DEFINE_PARSE(assign, assign_record)
+DEFINE_PARSE(leader, leader_record)
+DEFINE_PARSE(result, result_record)
+DEFINE_PARSE(ckpt_record, ckpt_record)
+DEFINE_PARSE(ask, ask_record)
+DEFINE_PARSE(aside, aside_record)
 
 const char *er_reason_name(enum er_reason reason)
 {

@@ -57,7 +57,7 @@ enum er_reason {
 const char *er_reason_name(enum er_reason reason);
 
 #define ER_PHASES_OF_WORLD(X) X(FORMING) X(SEALED) X(DONE) X(FAILED)
-enum er_world_phase {
+enum er_job_record_phase {
 #define ER_WORLD_ENUM(name) ER_WORLD_##name,
     ER_PHASES_OF_WORLD(ER_WORLD_ENUM)
 #undef ER_WORLD_ENUM
@@ -72,9 +72,9 @@ struct er_budget_age {
 };
 
 /* `world`: the job's state, changed by the leader's compare-and-swap only. */
-struct er_world {
+struct er_job_record {
     char run[ER_RUN_TEXT_MAX];
-    enum er_world_phase phase;
+    enum er_job_record_phase phase;
     enum er_reason reason; /* of the generation being formed, or sealed */
     uint64_t generation;   /* number of the attempt; of the generation when sealed */
     uint64_t nonce;        /* of the sealed generation */
@@ -176,27 +176,27 @@ struct er_aside {
 };
 
 /* `ckpt/latest` */
-struct er_ckpt {
+struct er_ckpt_record {
     uint64_t generation, step;
     char digest[ER_CKPT_DIGEST_MAX], path[ER_CKPT_PATH_MAX];
 };
 
 /* Encoders return the length; `ret` holds ER_<RECORD>_BYTES_MAX bytes. */
-size_t er_world_encode(const struct er_world *w, void *ret);
+size_t er_job_record_encode(const struct er_job_record *w, void *ret);
 size_t er_member_encode(const struct er_member *m, void *ret);
 size_t er_assign_encode(const struct er_assign *a, void *ret);
 size_t er_leader_encode(const struct er_leader *l, void *ret);
 size_t er_result_encode(const struct er_result *r, void *ret);
-size_t er_ckpt_encode(const struct er_ckpt *c, void *ret);
+size_t er_ckpt_record_encode(const struct er_ckpt_record *c, void *ret);
 size_t er_ask_encode(const struct er_ask *c, void *ret);
 size_t er_aside_encode(const struct er_aside *a, void *ret);
 
-int er_world_parse(struct er_bytes bytes, struct er_world *ret, struct er_error *err);
+int er_job_record_parse(struct er_bytes bytes, struct er_job_record *ret, struct er_error *err);
 int er_member_parse(struct er_bytes bytes, struct er_member *ret, struct er_error *err);
 int er_assign_parse(struct er_bytes bytes, struct er_assign *ret, struct er_error *err);
 int er_leader_parse(struct er_bytes bytes, struct er_leader *ret, struct er_error *err);
 int er_result_parse(struct er_bytes bytes, struct er_result *ret, struct er_error *err);
-int er_ckpt_parse(struct er_bytes bytes, struct er_ckpt *ret, struct er_error *err);
+int er_ckpt_record_parse(struct er_bytes bytes, struct er_ckpt_record *ret, struct er_error *err);
 int er_ask_parse(struct er_bytes bytes, struct er_ask *ret, struct er_error *err);
 int er_aside_parse(struct er_bytes bytes, struct er_aside *ret, struct er_error *err);
 

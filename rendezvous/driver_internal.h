@@ -55,7 +55,7 @@ struct er_driver {
     /* driver_kv.c */
     struct er_list ops;
     uint64_t next_op, op_seq, stopped; /* stopped: newest generation told to stop */
-    struct er_ckpt latest;
+    struct er_ckpt_record latest;
     bool has_latest;
     struct {
         er_driver_kv_fn done;

@@ -26,8 +26,8 @@ struct op {
     size_t key_n, second_n, value_n;
     char *value; /* PUT: owned */
     int64_t delta;
-    struct er_ckpt ckpt; /* COMMIT */
-    struct er_ask ctl;   /* REQUEST */
+    struct er_ckpt_record ckpt; /* COMMIT */
+    struct er_ask ctl;          /* REQUEST */
     char fence[ER_FENCE_MAX];
     bool write_next; /* ADD, COMMIT: what was read is in mod_rev and number */
     uint64_t mod_rev;

@@ -123,7 +123,7 @@ static void added(struct op *op, const struct er_store_reply *r)
     driver_op_again(op, 0);
 }
 
-static bool same_ckpt(const struct er_ckpt *a, const struct er_ckpt *b)
+static bool same_ckpt(const struct er_ckpt_record *a, const struct er_ckpt_record *b)
 {
     return a->generation == b->generation && a->step == b->step &&
            strcmp(a->digest, b->digest) == 0;
@@ -133,8 +133,8 @@ static void committed(struct op *op, const struct er_store_reply *r)
 {
     const struct er_store_kv *kv = kv_of(r, 1);
     struct er_driver *d = op->driver;
-    struct er_ckpt now;
-    int rc = kv ? er_ckpt_parse(kv->value, &now, NULL) : 0;
+    struct er_ckpt_record now;
+    int rc = kv ? er_ckpt_record_parse(kv->value, &now, NULL) : 0;
 
     if (rc) {
         driver_op_finish(op, rc, NULL, 0);
@@ -248,7 +248,7 @@ static void build(struct op *op, struct request *q)
         req_put(q, second, op->number, strlen(op->number));
     }
     if (op->write_next && op->kind == OP_COMMIT)
-        req_put(q, key, q->bytes, er_ckpt_encode(&op->ckpt, q->bytes));
+        req_put(q, key, q->bytes, er_ckpt_record_encode(&op->ckpt, q->bytes));
     op->written |= op->write_next;
     req_read(q, fence);
     if (op->kind != OP_PUT)

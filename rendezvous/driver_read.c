@@ -26,7 +26,7 @@ static void on_self_kv(struct er_driver *d, bool put, const struct er_store_kv *
 
     er_key_parse(d->core->root, kv->key, &key);
     if (key.kind == ER_KEY_CKPT) {
-        if (put && er_ckpt_parse(kv->value, &d->latest, NULL) == 0)
+        if (put && er_ckpt_record_parse(kv->value, &d->latest, NULL) == 0)
             d->has_latest = true;
         return;
     }

@@ -57,7 +57,7 @@ void rdzv_set_lead(struct er_rdzv *c, enum er_rdzv_lead next)
 
 /* ---- small things ---- */
 
-bool rdzv_terminal(const struct er_world *w)
+bool rdzv_terminal(const struct er_job_record *w)
 {
     return w->phase == ER_WORLD_DONE || w->phase == ER_WORLD_FAILED;
 }
@@ -123,8 +123,8 @@ static void learn(struct er_rdzv *c, struct er_bytes name, const struct er_store
 
     er_key_parse(c->root, name, &key);
     if (key.kind == ER_KEY_WORLD) {
-        struct er_world w;
-        bool put = kv && er_world_parse(kv->value, &w, NULL) == 0;
+        struct er_job_record w;
+        bool put = kv && er_job_record_parse(kv->value, &w, NULL) == 0;
 
         if (newer(&c->k_world, put, kv, rev) && put)
             c->world = w;

@@ -197,7 +197,7 @@ struct er_rdzv {
     bool run_tried;                  /* it was alive */
     int port;
     struct er_rdzv_known k_world, k_leader, k_node, k_assign;
-    struct er_world world;
+    struct er_job_record world;
     struct er_member node; /* n/<self> as the store has it */
     struct er_assign assign;
     struct er_leader leader;

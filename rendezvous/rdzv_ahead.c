@@ -37,7 +37,7 @@ static bool gather(struct er_rdzv *c, size_t *ret_n)
     return all && *ret_n >= c->view.world.min_nodes;
 }
 
-static void write_next(struct er_rdzv *c, struct er_world *w)
+static void write_next(struct er_rdzv *c, struct er_job_record *w)
 {
     rdzv_budget_advance(c, w);
     rdzv_send_world(c, ER_TXN_NEXT, w, false, NULL);
@@ -47,7 +47,7 @@ static void write_next(struct er_rdzv *c, struct er_world *w)
 
 void rdzv_change(struct er_rdzv *c, const struct rdzv_survey *s, enum er_reason reason)
 {
-    struct er_world w = c->view.world;
+    struct er_job_record w = c->view.world;
     size_t n;
 
     if (!c->opts.resize_grace_us || s->absent || s->ok || !gather(c, &n)) {
@@ -71,7 +71,7 @@ void rdzv_change(struct er_rdzv *c, const struct rdzv_survey *s, enum er_reason 
 /* The plan is mine, rests on `world` as it is, and nobody in it is gone or leaving. */
 static bool holds(const struct er_rdzv *c)
 {
-    const struct er_world *w = &c->view.world;
+    const struct er_job_record *w = &c->view.world;
     uint32_t found = 0;
 
     if (!c->plan.ahead || c->plan.generation != w->next || w->writer != c->opts.incarnation ||
@@ -93,7 +93,7 @@ static bool holds(const struct er_rdzv *c)
 /* Newcomers whose workers are not up yet, and members that have not left. */
 static void count_open(const struct er_rdzv *c, uint32_t *ret_preparing, uint32_t *ret_running)
 {
-    const struct er_world *w = &c->view.world;
+    const struct er_job_record *w = &c->view.world;
 
     *ret_preparing = *ret_running = 0;
     for (size_t i = 0; i < c->view.n; i++) {
@@ -107,7 +107,7 @@ static void count_open(const struct er_rdzv *c, uint32_t *ret_preparing, uint32_
 
 static void never_mind(struct er_rdzv *c)
 {
-    struct er_world w = c->view.world;
+    struct er_job_record w = c->view.world;
 
     if (w.next_go) { /* some may have left: there is no way back */
         rdzv_end_generation(c, w.next_reason, false);
@@ -121,7 +121,7 @@ static void never_mind(struct er_rdzv *c)
 
 static void seal_next(struct er_rdzv *c)
 {
-    struct er_world w = c->view.world;
+    struct er_job_record w = c->view.world;
     const struct er_view_node *first = NULL;
 
     for (size_t i = 0; i < c->view.n && !first; i++) {
@@ -149,7 +149,7 @@ static void seal_next(struct er_rdzv *c)
 
 static void go(struct er_rdzv *c)
 {
-    struct er_world w = c->view.world;
+    struct er_job_record w = c->view.world;
 
     w.next_go = true;
     write_next(c, &w);
@@ -157,7 +157,7 @@ static void go(struct er_rdzv *c)
 
 void rdzv_follow_ahead(struct er_rdzv *c, const struct rdzv_survey *s)
 {
-    const struct er_world *w = &c->view.world;
+    const struct er_job_record *w = &c->view.world;
     uint32_t preparing, running;
 
     if (!holds(c) || s->ok) {

@@ -110,7 +110,7 @@ static void act_drain(struct er_rdzv *c, const struct er_view_ctl *r)
 
 static void act_scale(struct er_rdzv *c, const struct er_view_ctl *r)
 {
-    struct er_world w = c->view.world;
+    struct er_job_record w = c->view.world;
 
     if (r->ctl.min_nodes == 0 || r->ctl.min_nodes > r->ctl.max_nodes ||
         r->ctl.max_nodes > ER_NODES_MAX) {

@@ -44,7 +44,7 @@ static bool enough(struct er_rdzv *c, const struct rdzv_survey *s)
 static bool time_to_seal(struct er_rdzv *c, const struct rdzv_survey *s,
                          const struct rdzv_judgement *j)
 {
-    const struct er_world *w = &c->view.world;
+    const struct er_job_record *w = &c->view.world;
     uint64_t wait = 0;
 
     if (usable(c, s) >= w->max_nodes && !j->has_cause)
@@ -162,7 +162,7 @@ void rdzv_form(struct er_rdzv *c)
     if (rdzv_aside_due(c, &s, &j) || c->batches)
         return;
     if (!number_is_fresh(c)) {
-        struct er_world w = c->view.world;
+        struct er_job_record w = c->view.world;
 
         w.generation = rdzv_next_number(c);
         rdzv_budget_advance(c, &w);
@@ -207,7 +207,7 @@ bool rdzv_all_sent(const struct er_rdzv *c)
 }
 
 /* What every member speaks. */
-void rdzv_common_protocol(const struct er_rdzv *c, struct er_world *w)
+void rdzv_common_protocol(const struct er_rdzv *c, struct er_job_record *w)
 {
     w->protocol_low = w->protocol_high = ER_PROTOCOL;
     for (size_t i = 0; i < c->view.n; i++) {
@@ -224,7 +224,7 @@ void rdzv_common_protocol(const struct er_rdzv *c, struct er_world *w)
 
 static void seal(struct er_rdzv *c)
 {
-    struct er_world w = c->view.world;
+    struct er_job_record w = c->view.world;
     struct rdzv_judgement j;
 
     rdzv_judge(c, &j);

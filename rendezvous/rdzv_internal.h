@@ -15,7 +15,7 @@ uint64_t rdzv_random(struct er_rdzv *c);           /* never 0 */
 void rdzv_set_state(struct er_rdzv *c, enum er_rdzv_state next);
 void rdzv_set_run(struct er_rdzv *c, enum er_rdzv_run next);
 void rdzv_set_lead(struct er_rdzv *c, enum er_rdzv_lead next);
-bool rdzv_terminal(const struct er_world *w);
+bool rdzv_terminal(const struct er_job_record *w);
 /* The lane can take a transaction now. */
 bool rdzv_lane_free(struct er_rdzv *c, enum er_rdzv_lane_id id);
 
@@ -50,9 +50,9 @@ uint64_t rdzv_lost_at(const struct er_rdzv *c, const struct rdzv_survey *s);
 /* A number that nothing in the job has used. */
 uint64_t rdzv_next_number(const struct er_rdzv *c);
 void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost);
-void rdzv_clear_next(struct er_world *w);
-void rdzv_write_verdict(struct er_rdzv *c, enum er_world_phase phase, int exit_code, bool stopped,
-                        const struct er_cause *cause, const char *why);
+void rdzv_clear_next(struct er_job_record *w);
+void rdzv_write_verdict(struct er_rdzv *c, enum er_job_record_phase phase, int exit_code,
+                        bool stopped, const struct er_cause *cause, const char *why);
 void rdzv_lead_decide(struct er_rdzv *c);
 /* `reply` NULL: none came. */
 void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply);
@@ -84,8 +84,8 @@ void rdzv_judge(const struct er_rdzv *c, struct rdzv_judgement *ret);
 /* Failures that count now. */
 uint32_t rdzv_budget_used(const struct er_rdzv *c);
 /* Add the time observed since `world` was read; forget what is older than the window. */
-void rdzv_budget_advance(const struct er_rdzv *c, struct er_world *w);
-void rdzv_budget_add(struct er_world *w);
+void rdzv_budget_advance(const struct er_rdzv *c, struct er_job_record *w);
+void rdzv_budget_add(struct er_job_record *w);
 uint64_t rdzv_backoff(const struct er_rdzv *c, uint32_t early_row);
 
 /* rdzv_form.c */
@@ -95,7 +95,7 @@ void rdzv_follow_plan(struct er_rdzv *c);
 void rdzv_plan(struct er_rdzv *c, size_t n, uint64_t generation, uint32_t max);
 void rdzv_candidate(struct er_rdzv *c, size_t node, size_t *n);
 bool rdzv_all_sent(const struct er_rdzv *c);
-void rdzv_common_protocol(const struct er_rdzv *c, struct er_world *w);
+void rdzv_common_protocol(const struct er_rdzv *c, struct er_job_record *w);
 
 /* rdzv_ahead.c */
 /* Changes the generation for this reason: planned ahead where every node can, else at once. */
@@ -122,10 +122,10 @@ void rdzv_send_left(struct er_rdzv *c);
 void rdzv_send_elect(struct er_rdzv *c);
 /* Writes `w` as `world` (4, 5); writer and seq are set here. With `lost`, the nodes that are lost
  * must still be. */
-void rdzv_send_world(struct er_rdzv *c, enum er_rdzv_txn kind, struct er_world *w, bool lost,
+void rdzv_send_world(struct er_rdzv *c, enum er_rdzv_txn kind, struct er_job_record *w, bool lost,
                      const struct er_view_ctl *ctl);
 void rdzv_send_assign(struct er_rdzv *c);
-void rdzv_send_seal(struct er_rdzv *c, struct er_world *w);
+void rdzv_send_seal(struct er_rdzv *c, struct er_job_record *w);
 void rdzv_send_handover(struct er_rdzv *c, const struct er_view_node *to);
 /* Deletes the request; with `drain` asks that node to leave, with `release` ends its set-aside. */
 void rdzv_send_ctl(struct er_rdzv *c, const struct er_view_ctl *ctl, struct er_view_node *drain,
@@ -134,4 +134,4 @@ void rdzv_send_aside(struct er_rdzv *c);
 void rdzv_send_look(struct er_rdzv *c);
 /* Deletes keys of older generations that were found; false: there are none. */
 bool rdzv_send_clean(struct er_rdzv *c, const struct er_store_reply *found);
-void rdzv_send_verdict(struct er_rdzv *c, struct er_world *w);
+void rdzv_send_verdict(struct er_rdzv *c, struct er_job_record *w);

@@ -16,7 +16,7 @@ static uint64_t elapsed(const struct er_rdzv *c)
 
 uint32_t rdzv_budget_used(const struct er_rdzv *c)
 {
-    const struct er_world *w = &c->view.world;
+    const struct er_job_record *w = &c->view.world;
     uint64_t window = c->opts.restart_window_us;
     uint32_t used = 0;
 
@@ -29,7 +29,7 @@ uint32_t rdzv_budget_used(const struct er_rdzv *c)
     return used;
 }
 
-void rdzv_budget_advance(const struct er_rdzv *c, struct er_world *w)
+void rdzv_budget_advance(const struct er_rdzv *c, struct er_job_record *w)
 {
     uint32_t n = 0;
 
@@ -44,7 +44,7 @@ void rdzv_budget_advance(const struct er_rdzv *c, struct er_world *w)
 }
 
 /* Oldest first. No room: the two nearest in age become one bucket of the younger age. */
-void rdzv_budget_add(struct er_world *w)
+void rdzv_budget_add(struct er_job_record *w)
 {
     if (w->age_n == ER_BUDGET_AGES) {
         uint32_t best = 0;

@@ -90,7 +90,7 @@ void rdzv_lead_ready(struct er_rdzv *c)
 /* What changed in `world` since this leader looked last. */
 static void follow_world(struct er_rdzv *c)
 {
-    const struct er_world *w = &c->view.world;
+    const struct er_job_record *w = &c->view.world;
 
     if (w->phase == ER_WORLD_FORMING) {
         if (!c->forming_us)
@@ -114,7 +114,7 @@ static void follow_world(struct er_rdzv *c)
 
 uint64_t rdzv_next_number(const struct er_rdzv *c)
 {
-    const struct er_world *w = &c->view.world;
+    const struct er_job_record *w = &c->view.world;
     uint64_t top = w->taken > w->generation ? w->taken : w->generation;
 
     for (size_t i = 0; i < c->view.n; i++) {
@@ -129,7 +129,7 @@ uint64_t rdzv_next_number(const struct er_rdzv *c)
 }
 
 /* A successor of this leader must not take who leaves now for lost. */
-static void name_leaver(struct er_rdzv *c, struct er_world *w)
+static void name_leaver(struct er_rdzv *c, struct er_job_record *w)
 {
     for (size_t i = 0; i < c->view.n; i++) {
         const struct er_view_node *n = &c->view.nodes[i];
@@ -146,7 +146,7 @@ static void name_leaver(struct er_rdzv *c, struct er_world *w)
     }
 }
 
-void rdzv_clear_next(struct er_world *w)
+void rdzv_clear_next(struct er_job_record *w)
 {
     w->next = w->next_nonce = 0;
     w->next_nnodes = w->next_size = 0;
@@ -156,7 +156,7 @@ void rdzv_clear_next(struct er_world *w)
 
 void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
 {
-    struct er_world w = c->view.world;
+    struct er_job_record w = c->view.world;
     const struct er_cause *failed = er_view_failed(&c->view);
 
     w.phase = ER_WORLD_FORMING;
@@ -177,10 +177,10 @@ void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
     rdzv_send_world(c, ER_TXN_END, &w, lost, NULL);
 }
 
-void rdzv_write_verdict(struct er_rdzv *c, enum er_world_phase phase, int exit_code, bool stopped,
-                        const struct er_cause *cause, const char *why)
+void rdzv_write_verdict(struct er_rdzv *c, enum er_job_record_phase phase, int exit_code,
+                        bool stopped, const struct er_cause *cause, const char *why)
 {
-    struct er_world w = c->view.world;
+    struct er_job_record w = c->view.world;
     struct er_text t = {w.verdict, sizeof(w.verdict), 0};
 
     w.phase = phase;

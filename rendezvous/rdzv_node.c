@@ -162,7 +162,7 @@ static void give_up_joining(struct er_rdzv *c)
 
 static bool superseded(const struct er_rdzv *c)
 {
-    const struct er_world *w = &c->world;
+    const struct er_job_record *w = &c->world;
 
     if (!c->k_world.present)
         return false;
@@ -215,7 +215,7 @@ static bool assigned(const struct er_rdzv *c)
 /* Assigned to a generation that is claimed, while another one is sealed. */
 static bool wanted_ahead(const struct er_rdzv *c)
 {
-    const struct er_world *w = &c->world;
+    const struct er_job_record *w = &c->world;
 
     return c->k_world.present && c->k_assign.present && w->phase == ER_WORLD_SEALED && w->next &&
            c->assign.generation == w->next && c->assign.nonce == w->next_nonce &&
@@ -226,7 +226,7 @@ static bool wanted_ahead(const struct er_rdzv *c)
 static void prepare_workers(struct er_rdzv *c)
 {
     struct er_assignment *s = &c->assignment;
-    const struct er_world *w = &c->world;
+    const struct er_job_record *w = &c->world;
 
     memset(s, 0, sizeof(*s));
     s->generation = w->next;
@@ -250,7 +250,7 @@ static void prepare_workers(struct er_rdzv *c)
 static void start_workers(struct er_rdzv *c)
 {
     struct er_assignment *s = &c->assignment;
-    const struct er_world *w = &c->world;
+    const struct er_job_record *w = &c->world;
     bool now = c->assign.generation == w->generation;
 
     memset(s, 0, sizeof(*s));
@@ -342,7 +342,7 @@ static void in_decide(struct er_rdzv *c)
 static void build_verdict(struct er_rdzv *c)
 {
     struct er_verdict *v = &c->verdict;
-    const struct er_world *w = &c->world;
+    const struct er_job_record *w = &c->world;
 
     memset(v, 0, sizeof(*v));
     v->restarts = c->k_world.present ? w->restarts : 0;

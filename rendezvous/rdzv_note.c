@@ -62,7 +62,7 @@ void rdzv_note_forming(struct er_rdzv *c)
 
 void rdzv_note_sealed(struct er_rdzv *c)
 {
-    const struct er_world *w = &c->view.world;
+    const struct er_job_record *w = &c->view.world;
     struct er_note *n;
 
     if (w->restarts > c->restarts_noted && (n = add_note(c, ER_NOTE_RESTART_COUNTED))) {

@@ -146,11 +146,11 @@ static void put_leader(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_byte
     rdzv_txn_put_leader(c, l, key, c->opts.node_id, c->opts.incarnation, c->lease);
 }
 
-void rdzv_txn_put_world(struct er_rdzv_lane *l, struct er_bytes key, const struct er_world *w)
+void rdzv_txn_put_world(struct er_rdzv_lane *l, struct er_bytes key, const struct er_job_record *w)
 {
     unsigned char bytes[ER_WORLD_BYTES_MAX];
 
-    rdzv_txn_add_put(l, key, bytes, er_world_encode(w, bytes), 0);
+    rdzv_txn_add_put(l, key, bytes, er_job_record_encode(w, bytes), 0);
 }
 
 void rdzv_send_read(struct er_rdzv *c, enum er_rdzv_lane_id id)
@@ -164,7 +164,7 @@ void rdzv_send_read(struct er_rdzv *c, enum er_rdzv_lane_id id)
     rdzv_txn_end(c, l);
 }
 
-static void first_world(struct er_rdzv *c, struct er_world *w)
+static void first_world(struct er_rdzv *c, struct er_job_record *w)
 {
     struct er_text run = {w->run, sizeof(w->run), 0};
 
@@ -201,7 +201,7 @@ void rdzv_send_join(struct er_rdzv *c)
     rdzv_txn_add_cmp(l, ER_CMP_CREATE, node, 0);
     put_member(c, l, node);
     if (!c->k_world.present) {
-        struct er_world w;
+        struct er_job_record w;
 
         first_world(c, &w);
         c->fresh_seq = w.seq;
@@ -252,7 +252,7 @@ void rdzv_send_run(struct er_rdzv *c)
     struct er_bytes leader = rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, "");
     struct er_bytes node = rdzv_txn_key_of(c, l, ER_KEY_NODE, 0, c->opts.node_id);
     struct er_bytes nodes = {node.data, node.len - strlen(c->opts.node_id)};
-    struct er_world w;
+    struct er_job_record w;
 
     first_world(c, &w);
     if (w.generation <= c->world.generation)

@@ -19,7 +19,7 @@ void rdzv_txn_add_put(struct er_rdzv_lane *l, struct er_bytes key, const void *v
                       uint64_t lease);
 /* Read the key in both branches: an answer always says how things stand. */
 void rdzv_txn_add_read(struct er_rdzv_lane *l, struct er_bytes key);
-void rdzv_txn_put_world(struct er_rdzv_lane *l, struct er_bytes key, const struct er_world *w);
+void rdzv_txn_put_world(struct er_rdzv_lane *l, struct er_bytes key, const struct er_job_record *w);
 /* Under `lease`, which may be another node's: that node leads then. */
 void rdzv_txn_put_leader(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_bytes key,
                          const char *node, uint64_t incarnation, uint64_t lease);

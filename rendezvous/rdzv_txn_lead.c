@@ -68,7 +68,7 @@ static void take_ctl(struct er_rdzv *c, struct er_rdzv_lane *l, const char *id, 
     rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE, .key = key});
 }
 
-void rdzv_send_world(struct er_rdzv *c, enum er_rdzv_txn kind, struct er_world *w, bool lost,
+void rdzv_send_world(struct er_rdzv *c, enum er_rdzv_txn kind, struct er_job_record *w, bool lost,
                      const struct er_view_ctl *ctl)
 {
     struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_LEAD, kind);
@@ -135,7 +135,7 @@ void rdzv_send_assign(struct er_rdzv *c)
     rdzv_txn_end(c, l);
 }
 
-void rdzv_send_seal(struct er_rdzv *c, struct er_world *w)
+void rdzv_send_seal(struct er_rdzv *c, struct er_job_record *w)
 {
     struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_LEAD, ER_TXN_SEAL);
     struct er_bytes world = guard(c, l, c->plan.world_rev);
@@ -150,7 +150,7 @@ void rdzv_send_seal(struct er_rdzv *c, struct er_world *w)
     rdzv_txn_end(c, l);
 }
 
-void rdzv_send_verdict(struct er_rdzv *c, struct er_world *w)
+void rdzv_send_verdict(struct er_rdzv *c, struct er_job_record *w)
 {
     struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_LEAD, ER_TXN_VERDICT);
     struct er_bytes world = guard(c, l, c->view.world_rev);

@@ -153,9 +153,9 @@ static void put_result(struct er_view *v, const struct er_key *key, const struct
 
 static void put_world(struct er_view *v, const struct er_store_kv *kv, uint64_t now_us)
 {
-    struct er_world world;
+    struct er_job_record world;
 
-    if (er_world_parse(kv->value, &world, NULL) < 0) {
+    if (er_job_record_parse(kv->value, &world, NULL) < 0) {
         v->dropped++;
         return;
     }
@@ -292,7 +292,7 @@ bool er_view_leaving(const struct er_view_node *n)
 
 bool er_view_departed(const struct er_view *v, const struct er_view_node *n)
 {
-    const struct er_world *w = &v->world;
+    const struct er_job_record *w = &v->world;
 
     return !n->present &&
            (n->departed || (w->phase == ER_WORLD_FORMING && w->reason == ER_REASON_DRAINED &&

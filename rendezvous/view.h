@@ -41,7 +41,7 @@ struct er_view {
     size_t n, cap;
     uint64_t revision; /* all changes up to here are in */
     bool has_world, has_leader;
-    struct er_world world;
+    struct er_job_record world;
     uint64_t world_rev, world_us; /* its mod_revision; when it came */
     struct er_leader leader;
     uint64_t leader_rev;

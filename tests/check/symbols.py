@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""One name, one meaning, over all folders: no external symbol and no struct, union or enum tag is defined twice."""
+"""One name, one meaning: no external symbol is defined twice, and no struct, union or enum tag in two folders (within one, each
+implementation of a port defines the port's handle)."""
 
 import glob
 import os
@@ -13,12 +14,12 @@ TAG = re.compile(r"^\s*(?:typedef\s+|static\s+|const\s+)*(?:struct|union|enum)\s
 
 
 def tags():
-    """(tag, file) of each definition of a tag that has our prefix, and of those that a header has without one."""
+    """(tag, folder) of each definition of a tag that has our prefix, and of those that a header has without one."""
     for name in tree.sources():
         if name.split("/")[0] in PRODUCT:
             for tag in TAG.findall(tree.read(name)):
                 if tag.startswith("er_") or name.endswith(".h"):
-                    yield tag, name
+                    yield tag, name.split("/")[0] + "/"
 
 
 def symbols(build):

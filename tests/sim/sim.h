@@ -131,7 +131,7 @@ struct sim {
     struct er_assign assign[SIM_NODES];
     bool assign_seen[SIM_NODES], registered[SIM_NODES];
     char fence[ER_FENCE_MAX];
-    struct er_world world;
+    struct er_job_record world;
     bool has_world;
     uint64_t commit_step, commits;
     struct sim_sealed gens[SIM_GENS];
@@ -160,7 +160,7 @@ void sim_check_start(struct sim_node *node, const struct er_assignment *a);
 void sim_check_prepare(struct sim_node *node, const struct er_assignment *a);
 void sim_check_rest(struct sim *sim); /* after the faults everything runs, and nothing is left */
 void sim_check_end(struct sim *sim);
-bool sim_job_over(const struct er_world *w);
+bool sim_job_over(const struct er_job_record *w);
 
 #define sim_require(sim, x, ...)                                                                   \
     do {                                                                                           \

@@ -18,7 +18,7 @@ void sim_fail(struct sim *sim, const char *format, ...)
     va_end(args);
 }
 
-bool sim_job_over(const struct er_world *w)
+bool sim_job_over(const struct er_job_record *w)
 {
     return w->phase == ER_WORLD_DONE || w->phase == ER_WORLD_FAILED;
 }
@@ -48,8 +48,8 @@ static bool running_now(const struct sim_node *node)
 
 /* ---- a seal ---- */
 
-static void check_member(struct sim *sim, const struct er_world *w, struct sim_sealed *g, int i,
-                         bool taken[SIM_NODES])
+static void check_member(struct sim *sim, const struct er_job_record *w, struct sim_sealed *g,
+                         int i, bool taken[SIM_NODES])
 {
     const struct er_assign *a = &sim->assign[i];
     const struct sim_node *node = &sim->nodes[i];
@@ -69,7 +69,7 @@ static void check_member(struct sim *sim, const struct er_world *w, struct sim_s
                 (unsigned long long)node->running);
 }
 
-static void check_members(struct sim *sim, const struct er_world *w, struct sim_sealed *g)
+static void check_members(struct sim *sim, const struct er_job_record *w, struct sim_sealed *g)
 {
     bool taken[SIM_NODES] = {false};
     int first[SIM_NODES + 1] = {0}, slots[SIM_NODES] = {0};
@@ -117,7 +117,7 @@ static void check_order(struct sim *sim, const struct sim_sealed *before,
     }
 }
 
-static void see_seal(struct sim *sim, const struct er_world *w)
+static void see_seal(struct sim *sim, const struct er_job_record *w)
 {
     struct sim_sealed *g = &sim->gens[w->generation % SIM_GENS];
     const struct sim_sealed *before = sim_sealed(sim, sim->world.last_sealed);
@@ -142,7 +142,7 @@ static void see_seal(struct sim *sim, const struct er_world *w)
 
 /* ---- world ---- */
 
-static void check_charge(struct sim *sim, const struct er_world *w)
+static void check_charge(struct sim *sim, const struct er_job_record *w)
 {
     const struct sim_sealed *last = sim_sealed(sim, sim->world.last_sealed);
 
@@ -155,7 +155,7 @@ static void check_charge(struct sim *sim, const struct er_world *w)
                 (unsigned long long)sim->world.last_sealed);
 }
 
-static void check_verdict(struct sim *sim, const struct er_world *w)
+static void check_verdict(struct sim *sim, const struct er_job_record *w)
 {
     const struct sim_sealed *g = sim_sealed(sim, w->last_sealed);
 
@@ -170,9 +170,9 @@ static void check_verdict(struct sim *sim, const struct er_world *w)
         sim_require(sim, g && g->genuine, "failed by workers that did not fail by themselves");
 }
 
-static void check_change(struct sim *sim, const struct er_world *w, bool request_gone)
+static void check_change(struct sim *sim, const struct er_job_record *w, bool request_gone)
 {
-    const struct er_world *old = &sim->world;
+    const struct er_job_record *old = &sim->world;
 
     sim_require(sim, w->generation >= old->generation, "generation went back from %llu to %llu",
                 (unsigned long long)old->generation, (unsigned long long)w->generation);
@@ -193,9 +193,9 @@ static void check_change(struct sim *sim, const struct er_world *w, bool request
 
 static void see_world(struct sim *sim, const struct er_store_kv *kv, bool request_gone)
 {
-    struct er_world w;
+    struct er_job_record w;
 
-    if (er_world_parse(kv->value, &w, NULL)) {
+    if (er_job_record_parse(kv->value, &w, NULL)) {
         sim_fail(sim, "world is malformed");
         return;
     }
@@ -224,9 +224,9 @@ static void fenced(struct sim *sim, uint64_t generation, const char *what)
 
 static void see_commit(struct sim *sim, const struct er_store_kv *kv)
 {
-    struct er_ckpt c;
+    struct er_ckpt_record c;
 
-    if (er_ckpt_parse(kv->value, &c, NULL)) {
+    if (er_ckpt_record_parse(kv->value, &c, NULL)) {
         sim_fail(sim, "checkpoint record is malformed");
         return;
     }

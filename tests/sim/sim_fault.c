@@ -60,7 +60,7 @@ static const struct er_rdzv *leader(const struct sim *sim, int *ret_index)
 
 static enum sim_phase phase_now(const struct sim *sim, const struct er_rdzv *lead)
 {
-    const struct er_world *w = &sim->world;
+    const struct er_job_record *w = &sim->world;
 
     if (lead && (lead->lead == ER_LEAD_ASSIGNING || lead->lead == ER_LEAD_SEALING || lead->batches))
         return SIM_PHASE_planning;

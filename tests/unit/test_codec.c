@@ -20,9 +20,9 @@ static struct er_cause full_cause(void)
     return c;
 }
 
-static struct er_world full_world(void)
+static struct er_job_record full_world(void)
 {
-    struct er_world w = {.phase = ER_WORLD_FAILED, .reason = ER_REASON_WORKER_HUNG};
+    struct er_job_record w = {.phase = ER_WORLD_FAILED, .reason = ER_REASON_WORKER_HUNG};
 
     memset(w.run, 'a', sizeof(w.run) - 1);
     w.generation = w.last_sealed = ER_GEN_MAX;
@@ -43,7 +43,8 @@ static struct er_world full_world(void)
 
 Test(codec, world_comes_back_as_it_was)
 {
-    struct er_world w = {.phase = ER_WORLD_SEALED, .generation = 3, .nonce = 1, .age_n = 1}, back;
+    struct er_job_record w = {.phase = ER_WORLD_SEALED, .generation = 3, .nonce = 1, .age_n = 1},
+                         back;
     unsigned char bytes[ER_WORLD_BYTES_MAX];
     size_t n;
 
@@ -52,8 +53,8 @@ Test(codec, world_comes_back_as_it_was)
     w.has_cause = true;
     w.cause.rank = -1;
     strcpy(w.cause.message, "boom");
-    n = er_world_encode(&w, bytes);
-    cr_assert_eq(er_world_parse((struct er_bytes){bytes, n}, &back, NULL), 0);
+    n = er_job_record_encode(&w, bytes);
+    cr_assert_eq(er_job_record_parse((struct er_bytes){bytes, n}, &back, NULL), 0);
     cr_assert_eq(back.phase, ER_WORLD_SEALED);
     cr_assert_str_eq(back.run, w.run);
     cr_assert_eq(back.age_n, 1u);
@@ -65,12 +66,12 @@ Test(codec, world_comes_back_as_it_was)
 
 Test(codec, the_fullest_world_fits_its_limit_by_cutting_texts)
 {
-    struct er_world w = full_world(), back;
+    struct er_job_record w = full_world(), back;
     unsigned char bytes[ER_WORLD_BYTES_MAX];
-    size_t n = er_world_encode(&w, bytes);
+    size_t n = er_job_record_encode(&w, bytes);
 
     cr_assert_leq(n, (size_t)ER_WORLD_BYTES_MAX);
-    cr_assert_eq(er_world_parse((struct er_bytes){bytes, n}, &back, NULL), 0);
+    cr_assert_eq(er_job_record_parse((struct er_bytes){bytes, n}, &back, NULL), 0);
     cr_assert_eq(back.generation, w.generation);
     cr_assert_str_eq(back.cause.node_id, w.cause.node_id);
     cr_assert_lt(strlen(back.cause.message), strlen(w.cause.message));
@@ -108,15 +109,15 @@ Test(codec, full_records_fit)
 
 Test(codec, every_truncation_and_every_tail_is_refused)
 {
-    struct er_world w = full_world(), back = {.seq = 77};
+    struct er_job_record w = full_world(), back = {.seq = 77};
     unsigned char bytes[ER_WORLD_BYTES_MAX + 1] = {0};
     size_t n;
 
     w.cause.message[40] = w.verdict[20] = 0;
-    n = er_world_encode(&w, bytes);
+    n = er_job_record_encode(&w, bytes);
     for (size_t i = 0; i < n; i++)
-        cr_assert_eq(er_world_parse((struct er_bytes){bytes, i}, &back, NULL), ER_E_CORRUPT);
-    cr_assert_eq(er_world_parse((struct er_bytes){bytes, n + 1}, &back, NULL), ER_E_CORRUPT);
+        cr_assert_eq(er_job_record_parse((struct er_bytes){bytes, i}, &back, NULL), ER_E_CORRUPT);
+    cr_assert_eq(er_job_record_parse((struct er_bytes){bytes, n + 1}, &back, NULL), ER_E_CORRUPT);
     cr_assert_eq(back.seq, 77u);
 }
 
@@ -135,9 +136,9 @@ Test(codec, another_version_is_a_protocol_error)
 
 Test(codec, noise_is_survived)
 {
-    struct er_world w = full_world(), world;
+    struct er_job_record w = full_world(), world;
     unsigned char clean[ER_WORLD_BYTES_MAX], bytes[ER_WORLD_BYTES_MAX];
-    size_t n = er_world_encode(&w, clean);
+    size_t n = er_job_record_encode(&w, clean);
     struct er_result result;
     struct er_rand r;
 
@@ -146,7 +147,7 @@ Test(codec, noise_is_survived)
         memcpy(bytes, clean, n);
         for (unsigned k = 0; k < 4; k++)
             bytes[2 + er_rand_below(&r, n - 2)] = (unsigned char)er_rand_next(&r);
-        (void)er_world_parse((struct er_bytes){bytes, n}, &world, NULL);
+        (void)er_job_record_parse((struct er_bytes){bytes, n}, &world, NULL);
         bytes[0] = 'r';
         (void)er_result_parse((struct er_bytes){bytes, n}, &result, NULL);
     }

@@ -134,12 +134,12 @@ Test(rdzv_run, an_agent_of_a_far_release_names_both_protocols)
 {
     char key[] = "/elastic-run/job/j/world";
     unsigned char bytes[ER_WORLD_BYTES_MAX];
-    struct er_world w = {.protocol_low = ER_PROTOCOL + 2, .protocol_high = ER_PROTOCOL + 3};
+    struct er_job_record w = {.protocol_low = ER_PROTOCOL + 2, .protocol_high = ER_PROTOCOL + 3};
     struct er_store_op op = {.kind = ER_OP_PUT, .key = {key, sizeof(key) - 1}};
     struct er_store_txn txn = {.then_ops = &op, .then_n = 1};
 
     begin(1, 2);
-    op.value = (struct er_bytes){bytes, er_world_encode(&w, bytes)};
+    op.value = (struct er_bytes){bytes, er_job_record_encode(&w, bytes)};
     root->ops->txn(root, &txn, on_put, NULL);
     up(0);
     settle();
