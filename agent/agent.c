@@ -19,6 +19,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
+#include "base/fence.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -98,6 +99,8 @@ static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
     rc = er_mkdir_all(dir, 0755, err);
     if (!rc && access(dir, W_OK | X_OK) < 0)
         rc = er_error_errno(err, "write to '%s'", dir);
+    if (!rc)
+        rc = er_fence_newest(dir, &agent->first_generation, err);
     return rc ? er_error_wrap(err, rc, "checkpoint.dir") : 0;
 }
 
@@ -216,6 +219,7 @@ static int open_driver(struct er_agent *agent, struct er_error *err)
         .preferred_rank = c->node.rank,
         .min_nodes = c->nnodes_min,
         .max_nodes = c->nnodes_max,
+        .first_generation = agent->first_generation,
         .boot_id_hash = boot_id_hash(),
         .now_us = er_now_us(),
     };

@@ -34,6 +34,7 @@ struct er_agent {
     char socket[ER_STATE_PATH_MAX]; /* ELASTIC_SOCKET */
     char *log_dir;                  /* <log.dir>/<name>, owned; NULL: none */
     int null_fd;
+    uint64_t first_generation; /* newest one that has begun in checkpoint.dir; 0: none */
 
     struct er_store *store;
     struct er_driver *driver;

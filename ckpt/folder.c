@@ -9,13 +9,13 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fence.h"
 #include "base/file.h"
 #include "base/parse.h"
 #include "ckpt/ckpt.h"
 
-#define STEP_FORMAT  "step-%012llu"
-#define TEMP_FORMAT  ".step-%012llu.g%llu.%016llx.tmp"
-#define FENCE_FORMAT ".fence-g%llu"
+#define STEP_FORMAT "step-%012llu"
+#define TEMP_FORMAT ".step-%012llu.g%llu.%016llx.tmp"
 
 typedef unsigned long long ull;
 
@@ -66,13 +66,6 @@ static bool parse_temp_name(const char *name, uint64_t *ret_generation)
         return false;
     *ret_generation = g;
     return true;
-}
-
-static bool parse_fence_name(const char *name, uint64_t *ret_generation)
-{
-    static const char head[] = ".fence-g";
-    return strncmp(name, head, sizeof(head) - 1) == 0 &&
-           er_parse_u64(name + sizeof(head) - 1, 0, UINT64_MAX, ret_generation, NULL) == 0;
 }
 
 static int compare_steps(const void *a, const void *b)
@@ -148,37 +141,25 @@ int er_ckpt_clean(const char *dir, uint64_t generation, const char *keep, size_t
     return first;
 }
 
-static int newest_fence(const char *dir, uint64_t *ret, struct er_error *err)
-{
-    ER_CLEANUP(close_dir) DIR *d = NULL;
-    int rc = open_dir(dir, &d, err);
-    uint64_t g, newest = 0;
-    if (rc < 0)
-        return rc;
-    for (struct dirent *e; (e = readdir(d));)
-        if (parse_fence_name(e->d_name, &g) && g > newest)
-            newest = g;
-    *ret = newest;
-    return 0;
-}
-
 /* Fences of the generations before say nothing any more. */
 static void remove_fences_below(const char *dir, uint64_t generation)
 {
     ER_CLEANUP(close_dir) DIR *d = opendir(dir);
     uint64_t g;
     for (struct dirent *e; d && (e = readdir(d));)
-        if (parse_fence_name(e->d_name, &g) && g < generation)
+        if (er_fence_parse(e->d_name, &g) && g < generation)
             unlinkat(dirfd(d), e->d_name, 0);
 }
 
 int er_ckpt_fence(const char *dir, uint64_t generation, struct er_error *err)
 {
-    char path[PATH_MAX];
+    char name[ER_FENCE_NAME_MAX], path[PATH_MAX];
     if (generation == 0)
         return 0;
-    int rc = format_path(snprintf(path, sizeof(path), "%s/" FENCE_FORMAT, dir, (ull)generation),
-                         dir, err);
+    er_fence_name(generation, name);
+    int rc = er_ckpt_check_fence(dir, generation, err);
+    if (rc == 0)
+        rc = er_ckpt_join(dir, name, path, err);
     if (rc < 0)
         return rc;
     ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
@@ -193,7 +174,7 @@ int er_ckpt_fence(const char *dir, uint64_t generation, struct er_error *err)
 int er_ckpt_check_fence(const char *dir, uint64_t generation, struct er_error *err)
 {
     uint64_t newest = 0;
-    int rc = generation > 0 ? newest_fence(dir, &newest, err) : 0;
+    int rc = generation > 0 ? er_fence_newest(dir, &newest, err) : 0;
     return rc == 0 && newest > generation
                ? er_error_set(err, ER_E_STALE, "generation %llu was superseded by %llu",
                               (ull)generation, (ull)newest)

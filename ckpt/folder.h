@@ -25,6 +25,8 @@ int er_ckpt_clean(const char *dir, uint64_t generation, const char *keep, size_t
  * The newest generation that has begun leaves a file ".fence-g<n>". A writer of an older one that
  * was paused and goes on finds it, and neither publishes nor deletes. (The commit in the job's
  * store is the authority; this keeps a stale writer's hands off the disk before it gets there.)
+ * Numbers go on from one run of a job to the next: an agent starts above the newest fence.
+ * ER_E_STALE: a newer one has begun.
  */
 int er_ckpt_fence(const char *dir, uint64_t generation, struct er_error *err);
 /* ER_E_STALE: a newer generation has begun. */

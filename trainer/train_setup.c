@@ -112,8 +112,7 @@ static int group_commit(void *user, const struct er_ckpt_done *done, struct er_e
 
 static int open_checkpoints(struct er_train *train, struct er_error *err)
 {
-    const struct er_ckpt_opts opts = {.keep_last = (uint32_t)train->saving.keep,
-                                      .generation = er_world(train->ctx)->generation};
+    struct er_ckpt_opts opts = {.keep_last = (uint32_t)train->saving.keep};
     const struct er_ckpt_group group = {
         .rank = train->rank,
         .size = train->size,
@@ -123,8 +122,11 @@ static int open_checkpoints(struct er_train *train, struct er_error *err)
     };
     const char *dir = train->opts->checkpoint_dir;
 
-    if (!dir)
+    if (!dir) {
         dir = er_world(train->ctx)->checkpoint_dir;
+        /* In the job's folder generations go on from run to run; in another they mean nothing. */
+        opts.generation = er_world(train->ctx)->generation;
+    }
     if (!dir || !dir[0])
         return 0;
     return er_ckpt_open(&train->ckpt, dir, &group, &opts, err);

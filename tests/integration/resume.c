@@ -3,6 +3,7 @@
  * one of an undisturbed run, bit for bit: 1, 2, 3 and 4 workers, both transports.
  */
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,6 +109,56 @@ static void disturbed_equals_undisturbed(int workers, int victim, const char *tr
     er_test_rmtree(root);
 }
 
+/* As above with `epochs`, in the folder of `name`, which may hold checkpoints. */
+static int run_epochs(struct er_test_proc *p, const char *name, const char *epochs, bool crash)
+{
+    char job[64], checkpoint[ER_TEST_PATH_MAX + 64], cache[ER_TEST_PATH_MAX + 32];
+
+    snprintf(job, sizeof(job), "name=resume-%d-%s", (int)getpid(), name);
+    snprintf(checkpoint, sizeof(checkpoint), "checkpoint.dir=%s/%s", root, name);
+    snprintf(cache, sizeof(cache), "XDG_CACHE_HOME=%s/cache", root);
+    const char *argv[] = {
+        er_test_bin("elastic-run"),
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "3",
+        "--set",
+        job,
+        "--set",
+        checkpoint,
+        "sh",
+        "-c",
+        "[ -n \"$CRASH\" ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] && exit 5; exec "
+        "\"$0\" \"$@\"",
+        er_test_bin("examples/fashion_mnist"),
+        "--data",
+        root,
+        "--batch=32",
+        "--checkpoint-steps=20",
+        epochs,
+        NULL};
+    const char *env[] = {cache, crash ? "CRASH=1" : "CRASH", NULL};
+    return er_test_run(p, argv, env, DEADLINE_MS);
+}
+
+/* The first run ends in generation 3; the second is a job of its own, with a new record. */
+static void a_later_run_goes_on_in_the_folder_of_one_that_had_restarts(void)
+{
+    struct er_test_proc first, second;
+
+    er_test_tempdir(root);
+    er_test_clothes(root);
+    er_tap_check(run_epochs(&first, "twice", "--epochs=5", true) == 0);
+    if (!er_tap_check(run_epochs(&second, "twice", "--epochs=10", false) == 0))
+        er_tap_note("%s", er_test_err(&second));
+    er_tap_check(strstr(er_test_out(&second), "step 100/200 resumed from"));
+    er_tap_check(strstr(er_test_out(&second), "step 120/200 saved"));
+    er_test_done(&first);
+    er_test_done(&second);
+    er_test_rmtree(root);
+}
+
 static void one_worker(void)
 {
     disturbed_equals_undisturbed(1, 0, "shm");
@@ -136,6 +187,8 @@ static void four_workers(void)
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
+        {"a_later_run_goes_on_in_the_folder_of_one_that_had_restarts",
+         a_later_run_goes_on_in_the_folder_of_one_that_had_restarts, 120},
         {"one_worker", one_worker, 120},
         {"two_workers", two_workers, 120},
         {"two_workers_over_tcp", two_workers_over_tcp, 120},
