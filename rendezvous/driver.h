@@ -209,8 +209,8 @@ void er_driver_kv_add(struct er_driver *driver, uint64_t generation, const char 
 struct er_ask;
 void er_driver_request(struct er_driver *driver, const char *id, const struct er_ask *ctl,
                        er_driver_kv_fn done, void *user);
-/* `ckpt/latest`: steps only grow; a smaller or equal step is -EEXIST, a stale generation
- * ER_E_STALE. */
+/* `ckpt/latest`: steps only grow within a generation, where a smaller or equal step is -EEXIST; a
+ * later generation may have gone back. A stale generation is ER_E_STALE. */
 void er_driver_commit(struct er_driver *driver, uint64_t generation, uint64_t step,
                       const char *digest, const char *path, er_driver_kv_fn done, void *user);
 /* Newest committed checkpoint as far as this store knows; false: none. */

@@ -129,6 +129,8 @@ static bool same_ckpt(const struct er_ckpt_record *a, const struct er_ckpt_recor
            strcmp(a->digest, b->digest) == 0;
 }
 
+/* Within a generation steps only grow. A later one that went back (the newest checkpoint did not
+ * verify) does the steps again: what it commits replaces the record. */
 static void committed(struct op *op, const struct er_store_reply *r)
 {
     const struct er_store_kv *kv = kv_of(r, 1);
@@ -146,7 +148,7 @@ static void committed(struct op *op, const struct er_store_reply *r)
     }
     if (kv && op->written && same_ckpt(&now, &op->ckpt)) {
         driver_op_finish(op, 0, NULL, 0);
-    } else if (kv && now.step >= op->ckpt.step) {
+    } else if (kv && now.generation == op->ckpt.generation && now.step >= op->ckpt.step) {
         driver_op_finish(op, -EEXIST, NULL, 0);
     } else {
         op->mod_rev = kv ? kv->mod_rev : 0;

@@ -133,7 +133,7 @@ struct sim {
     char fence[ER_FENCE_MAX];
     struct er_job_record world;
     bool has_world;
-    uint64_t commit_step, commits;
+    uint64_t commit_step, commit_generation, commits;
     struct sim_sealed gens[SIM_GENS];
 };
 

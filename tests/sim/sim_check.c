@@ -230,10 +230,13 @@ static void see_commit(struct sim *sim, const struct er_store_kv *kv)
         sim_fail(sim, "checkpoint record is malformed");
         return;
     }
-    sim_require(sim, c.step > sim->commit_step, "commit of step %llu after %llu",
-                (unsigned long long)c.step, (unsigned long long)sim->commit_step);
+    sim_require(sim, c.step > sim->commit_step || c.generation > sim->commit_generation,
+                "commit of step %llu after %llu in one generation", (unsigned long long)c.step,
+                (unsigned long long)sim->commit_step);
+    sim_require(sim, c.generation >= sim->commit_generation, "commit of an older generation");
     fenced(sim, c.generation, "commit");
     sim->commit_step = c.step;
+    sim->commit_generation = c.generation;
     sim->commits++;
 }
 
@@ -281,7 +284,7 @@ static void see_first(struct sim *sim, const struct er_key *key, int i, bool put
     } else if (key->kind == ER_KEY_NODE && i >= 0 && !put) {
         sim->registered[i] = false;
     } else if (key->kind == ER_KEY_CKPT && !put) {
-        sim->commit_step = 0;
+        sim->commit_step = sim->commit_generation = 0;
     }
 }
 

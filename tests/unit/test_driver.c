@@ -563,7 +563,14 @@ Test(driver, commits_grow_and_are_fenced)
     cr_assert_eq(f.kv_rc, ER_E_STALE);
     er_driver_latest(f.driver, &step);
     cr_assert_eq(step, 20u);
-    cr_assert_eq(f.kv_n, 4u);
+    /* the next generation found that 20 does not verify, and went on from 10 */
+    er_driver_commit(f.driver, er_driver_generation(f.driver), 20, "d20b", "step-20", on_kv, &f);
+    run(&f);
+    cr_assert_eq(f.kv_rc, 0);
+    er_driver_commit(f.driver, er_driver_generation(f.driver), 15, "d15", "step-15", on_kv, &f);
+    run(&f);
+    cr_assert_eq(f.kv_rc, -EEXIST);
+    cr_assert_eq(f.kv_n, 6u);
     close_all(&f);
 }
 
