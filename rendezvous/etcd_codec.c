@@ -130,6 +130,28 @@ static int fill_cmp(struct txn_parts *p, const struct er_store_cmp *from, Etcdpb
     return rc;
 }
 
+static int fill_range(struct txn_parts *p, const struct er_store_op *from, Etcdpb__RangeRequest *to)
+{
+    int rc;
+
+    etcdpb__range_request__init(to);
+    to->key = binary(from->key);
+    if (from->prefix)
+        prefix_range(from->key, take_room(p, from->key.len), &to->key, &to->range_end);
+    if (from->prefix && from->after.len) { /* the key next to it is itself and a zero byte */
+        uint8_t *next = take_room(p, from->after.len + 1);
+
+        memcpy(next, from->after.data, from->after.len);
+        next[from->after.len] = 0;
+        to->key = (ProtobufCBinaryData){from->after.len + 1, next};
+    }
+    to->keys_only = from->keys_only;
+    rc = to_i64(from->revision, &to->revision);
+    if (rc == 0)
+        rc = to_i64(from->limit, &to->limit);
+    return rc;
+}
+
 static int fill_op(struct txn_parts *p, const struct er_store_op *from, struct op_part *to)
 {
     int rc = 0;
@@ -154,11 +176,7 @@ static int fill_op(struct txn_parts *p, const struct er_store_op *from, struct o
         to->op.delete_range = &to->u.delete_range;
         break;
     case ER_OP_RANGE:
-        etcdpb__range_request__init(&to->u.range);
-        to->u.range.key = binary(from->key);
-        if (from->prefix)
-            prefix_range(from->key, take_room(p, from->key.len), &to->u.range.key,
-                         &to->u.range.range_end);
+        rc = fill_range(p, from, &to->u.range);
         to->op.request_case = ETCDPB__REQUEST_OP__REQUEST_RANGE;
         to->op.range = &to->u.range;
         break;
@@ -171,7 +189,7 @@ static size_t ops_room(const struct er_store_op *ops, size_t n)
     size_t room = 0;
 
     for (size_t i = 0; i < n; i++)
-        room += ops[i].prefix ? ops[i].key.len : 0;
+        room += ops[i].prefix ? ops[i].key.len + ops[i].after.len + 1 : 0;
     return room;
 }
 

@@ -49,6 +49,17 @@ void etcd_heard(struct er_etcd_conn *c, const struct er_etcd_header *h, uint64_t
     }
 }
 
+void etcd_answered(struct er_etcd_conn *c, uint64_t sent_us)
+{
+    if (sent_us > c->answered_us)
+        c->answered_us = sent_us;
+}
+
+uint64_t er_etcd_conn_heard(const struct er_etcd_conn *c)
+{
+    return c->answered_us;
+}
+
 /* ---- session ---- */
 
 /* gRPC's preamble says nothing that the endpoint's name in front doesn't. */
@@ -169,6 +180,7 @@ static void on_hello(void *user, const struct er_grpc_status *status, const void
         return;
     }
     session_up(c);
+    etcd_answered(c, c->hello_us);
     etcd_heard(c, &header, c->hello_rev);
 }
 
@@ -182,6 +194,7 @@ static void begin_hello(struct er_etcd_conn *c)
 
     c->session = ETCD_HELLO;
     c->hello_rev = c->known_rev;
+    c->hello_us = er_now_us();
     er_buf_clear(&c->scratch);
     if (er_etcd_encode_hello((struct er_bytes){c->prefix, strlen(c->prefix)}, &c->scratch) < 0 ||
         er_grpc_unary(etcd_current(c)->channel, ER_ETCD_METHOD_RANGE, c->scratch.data,

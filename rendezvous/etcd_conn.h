@@ -42,4 +42,5 @@ int er_etcd_conn_watch(struct er_etcd_conn *c, struct er_bytes key, bool prefix,
 void er_etcd_conn_unwatch(struct er_etcd_conn *c, uint64_t id);
 
 void er_etcd_conn_status(const struct er_etcd_conn *c, struct er_etcd_status *ret);
+uint64_t er_etcd_conn_heard(const struct er_etcd_conn *c);
 uint64_t er_etcd_conn_lease_until(const struct er_etcd_conn *c, uint64_t lease);

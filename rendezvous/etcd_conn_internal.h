@@ -40,12 +40,14 @@ struct er_etcd_conn {
     uint64_t next_try_us;        /* WAITING */
     uint64_t down_since_us;      /* 0: UP */
     uint64_t sessions;
-    unsigned logins;   /* in a row, without a session that held */
-    uint64_t heard_us; /* last word of the current endpoint */
-    unsigned strikes;  /* timeouts in a row */
+    unsigned logins;      /* in a row, without a session that held */
+    uint64_t heard_us;    /* last word of the current endpoint */
+    uint64_t answered_us; /* when the newest request was sent that has been answered */
+    unsigned strikes;     /* timeouts in a row */
 
     uint64_t cluster_id, known_rev; /* newest revision this client has seen */
     uint64_t hello_rev;             /* known_rev when hello was sent */
+    uint64_t hello_us;              /* when that was */
 
     struct er_list waiting, flying, answered; /* struct etcd_request */
     size_t request_n, flying_n;
@@ -67,6 +69,9 @@ void etcd_session_login(struct er_etcd_conn *c);
 /* A header came from the current endpoint. `at_least`: the answer of a linearizable request cannot
  * be older (0: any). */
 void etcd_heard(struct er_etcd_conn *c, const struct er_etcd_header *h, uint64_t at_least);
+
+/* What was sent then has been answered. */
+void etcd_answered(struct er_etcd_conn *c, uint64_t sent_us);
 
 /* etcd_request.c */
 void etcd_requests_pump(struct er_etcd_conn *c);   /* send what waits; end what waited too long */

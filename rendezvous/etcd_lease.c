@@ -180,6 +180,13 @@ bool er_etcd_leases_next(struct er_etcd_leases *ls, uint64_t now_us, uint64_t *r
     return false;
 }
 
+uint64_t er_etcd_leases_asked(const struct er_etcd_leases *ls, uint64_t id)
+{
+    const struct lease *l = find(ls, id);
+
+    return l ? l->asked_us : 0;
+}
+
 static void tell_lost(struct er_etcd_leases *ls, struct lease *l)
 {
     bool was_busy = ls->busy;

@@ -33,6 +33,8 @@ bool er_etcd_leases_any(const struct er_etcd_leases *ls); /* is one kept? */
 void er_etcd_leases_connected(struct er_etcd_leases *ls, uint64_t now_us);
 /* The next lease to ask for now; false: none. It counts as asked. */
 bool er_etcd_leases_next(struct er_etcd_leases *ls, uint64_t now_us, uint64_t *ret_id);
+/* When the request under way for it was sent; 0: none is. */
+uint64_t er_etcd_leases_asked(const struct er_etcd_leases *ls, uint64_t id);
 /* ttl_us 0: gone; `lost` is called with -ENOENT. */
 void er_etcd_leases_answer(struct er_etcd_leases *ls, uint64_t id, uint64_t ttl_us,
                            uint64_t now_us);

@@ -242,6 +242,7 @@ static void on_failure(struct etcd_request *r, const struct er_etcd_verdict *v, 
     if (v->from_server && current && v->class != ER_ETCD_TIMEOUT)
         c->heard_us = er_now_us();
     if (v->class == ER_ETCD_FINAL) {
+        etcd_answered(c, sent_us);
         on_final(r, v->rc);
     } else if (v->applied_unknown && !r->repeatable) {
         end(r, ER_E_AMBIGUOUS, NULL);
@@ -270,6 +271,7 @@ static void on_answer(void *user, const struct er_grpc_status *status, const voi
         c->heard_us = er_now_us();
         c->strikes = 0;
     }
+    etcd_answered(c, r->sent_us);
     if (r->kind == REQUEST_TXN)
         on_txn_answer(r, data, n);
     else

@@ -41,6 +41,8 @@ static void on_watch_message(void *user, const void *data, size_t n)
         return;
     }
     etcd_heard(c, &a.header, 0);
+    if (c->beat_us && !a.created && !a.canceled && a.event_n == 0)
+        etcd_answered(c, c->beat_us);
     for (size_t i = 0; i < a.event_n; i++) {
         if (a.events[i].kv.mod_rev > c->known_rev)
             c->known_rev = a.events[i].kv.mod_rev;
@@ -69,6 +71,7 @@ static void on_keep_message(void *user, const void *data, size_t n)
         return;
     }
     etcd_heard(c, &a.header, 0);
+    etcd_answered(c, er_etcd_leases_asked(c->leases, a.id));
     er_etcd_leases_answer(c->leases, a.id, a.ttl_us, er_now_us());
 }
 

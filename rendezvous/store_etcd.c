@@ -77,6 +77,11 @@ static void store_unwatch(struct er_store *store, uint64_t id)
     er_etcd_conn_unwatch(conn_of(store), id);
 }
 
+static uint64_t store_heard(const struct er_store *store)
+{
+    return er_etcd_conn_heard(conn_of(store));
+}
+
 static const struct er_store_ops etcd_ops = {
     .name = "etcd",
     .free = store_free,
@@ -90,6 +95,7 @@ static const struct er_store_ops etcd_ops = {
     .lease_revoke = store_revoke,
     .watch = store_watch,
     .unwatch = store_unwatch,
+    .heard = store_heard,
 };
 
 int er_store_etcd_open(struct er_store **ret, const struct er_etcd_opts *opts, struct er_error *err)

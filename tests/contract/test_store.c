@@ -261,6 +261,102 @@ static void ranges_are_sorted_and_prefixes_exact(void)
     er_tap_check(a.kv_n == 2 && strcmp(a.key[0], "p/a") == 0 && strcmp(a.key[1], "p/b") == 0);
 }
 
+/* Every key of "p/", `limit` at a time, as of the first page's revision. */
+static size_t read_in_pages(size_t limit, bool keys_only, char ret[KVS_MAX][64], bool *ret_values)
+{
+    struct er_store_op op = get("p/", true);
+    size_t n = 0;
+
+    op.limit = limit;
+    op.keys_only = keys_only;
+    *ret_values = true;
+    for (;;) {
+        struct answer a = txn(NULL, 0, &op, 1, NULL, 0);
+
+        er_tap_require(a.rc == 0 && a.range_count == 1);
+        for (size_t i = 0; i < a.kv_n && n < KVS_MAX; i++, n++) {
+            snprintf(ret[n], 64, "%s", a.key[i]);
+            *ret_values = *ret_values && a.value[i][0];
+        }
+        if (a.kv_n < limit || n == KVS_MAX)
+            return n;
+        op.after = (struct er_bytes){ret[n - 1], strlen(ret[n - 1])};
+        op.revision = op.revision ? op.revision : a.revision;
+    }
+}
+
+static void pages_show_every_key_once(void)
+{
+    static const char *const keys[] = {"p/a", "p/a/1", "p/a0", "p/b", "p/c"};
+    char got[KVS_MAX][64];
+    bool values;
+
+    for (size_t i = 0; i < 5; i++)
+        do_put(keys[i], "v", 0);
+    do_put("p", "before", 0);
+    do_put("p0", "behind", 0);
+    for (size_t limit = 1; limit <= 6; limit++) {
+        er_tap_check(read_in_pages(limit, false, got, &values) == 5 && values);
+        for (size_t i = 0; i < 5; i++)
+            er_tap_check(strcmp(got[i], keys[i]) == 0);
+        er_tap_check(read_in_pages(limit, true, got, &values) == 5);
+    }
+}
+
+static void a_page_begins_behind_a_key_that_is_gone(void)
+{
+    struct er_store_op op = get("p/", true);
+    struct answer a;
+
+    do_put("p/a", "1", 0);
+    do_put("p/c", "3", 0);
+    op.after = b("p/b");
+    a = txn(NULL, 0, &op, 1, NULL, 0);
+    er_tap_check(a.kv_n == 1 && strcmp(a.key[0], "p/c") == 0);
+    op.after = b("p/c");
+    er_tap_check(txn(NULL, 0, &op, 1, NULL, 0).kv_n == 0);
+}
+
+/* What it can't show is refused, never shown as it is now. */
+static void an_old_revision_is_shown_or_refused(void)
+{
+    struct er_store_op op = get("p/", true);
+    struct answer a;
+
+    do_put("p/a", "old", 0);
+    op.revision = do_put("p/b", "old", 0).revision;
+    do_put("p/a", "new", 0);
+    a = txn(NULL, 0, &op, 1, NULL, 0);
+    er_tap_check(a.rc == ER_E_STALE || (a.kv_n == 2 && strcmp(a.value[0], "old") == 0));
+}
+
+static void an_answer_tells_when_the_store_was_heard(void)
+{
+    uint64_t before, after;
+
+    do_put("k", "1", 0);
+    before = the->now_us();
+    if (!client[0]->ops->heard)
+        return; /* it cannot be out of reach */
+    er_tap_check(client[0]->ops->heard(client[0]) <= before);
+    do_put("k", "2", 0);
+    after = the->now_us();
+    er_tap_check(client[0]->ops->heard(client[0]) >= before);
+    er_tap_check(client[0]->ops->heard(client[0]) <= after);
+}
+
+static void keep_alives_are_heard(void)
+{
+    struct answer lost = {0};
+    uint64_t before;
+
+    grant(0x16);
+    er_tap_require(client[0]->ops->lease_keep(client[0], 0x16, on_lease, &lost) == 0);
+    before = the->now_us();
+    er_tap_check(!wait_n(&lost.n, 1, the->ttl_us));
+    er_tap_check(!client[0]->ops->heard || client[0]->ops->heard(client[0]) > before);
+}
+
 static void deletes_take_a_key_or_a_prefix(void)
 {
     struct er_store_op one = del("p/a", false), all = del("p/", true);
@@ -468,6 +564,11 @@ static void answers_come_in_the_order_of_the_requests(void)
     X(prefix_compare_is_about_every_key)                                                           \
     X(a_branch_is_taken_whole)                                                                     \
     X(ranges_are_sorted_and_prefixes_exact)                                                        \
+    X(pages_show_every_key_once)                                                                   \
+    X(a_page_begins_behind_a_key_that_is_gone)                                                     \
+    X(an_old_revision_is_shown_or_refused)                                                         \
+    X(an_answer_tells_when_the_store_was_heard)                                                    \
+    X(keep_alives_are_heard)                                                                       \
     X(deletes_take_a_key_or_a_prefix)                                                              \
     X(too_many_operations_are_refused)                                                             \
     X(the_same_key_twice_is_refused)                                                               \

@@ -90,6 +90,23 @@ Test(etcd_codec, a_prefix_ends_before_the_next_one)
     EXPECT_RANGE("", "\x0a\x01\x00\x12\x01\x00");
 }
 
+Test(etcd_codec, a_page_goes_on_behind_a_key_at_a_revision)
+{
+    const struct er_store_op op = {.kind = ER_OP_RANGE,
+                                   .key = text("a/"),
+                                   .prefix = true,
+                                   .limit = 100,
+                                   .after = text("a/x"),
+                                   .revision = 7,
+                                   .keys_only = true};
+    ER_CLEANUP(er_buf_done) struct er_buf b = encoded();
+
+    cr_assert_eq(er_etcd_encode_txn(&(struct er_store_txn){.then_ops = &op, .then_n = 1}, &b), 0);
+    EXPECT(&b, "\x12\x12\x0a\x10\x0a\x04"
+               "a/x\x00\x12\x02"
+               "a0\x18\x64\x20\x07\x40\x01");
+}
+
 Test(etcd_codec, impossible_numbers_and_lists_are_refused)
 {
     struct er_store_op ops[ER_STORE_TXN_OPS_MAX + 1] = {
