@@ -77,6 +77,7 @@ struct er_config {
 
     struct {
         char *id;           /* resolved identity */
+        bool id_is_host;    /* nobody gave one: it is the host name */
         int32_t rank;       /* -1: none */
         char *address;      /* auto | interface | address | host name */
         char *topology;     /* NULL: none */
@@ -92,6 +93,12 @@ struct er_config {
         uint64_t join_timeout_us, last_call_timeout_us, exit_timeout_us;
         char *store_loss_policy;
         uint64_t store_loss_limit_us, retention_us;
+        struct { /* files are absolute; NULL: none */
+            char *ca, *cert, *key, *server_name;
+        } tls;
+        struct {
+            char *user, *password_file; /* NULL: none */
+        } auth;
     } rendezvous;
 
     struct {
@@ -99,7 +106,15 @@ struct er_config {
         uint64_t window_us, backoff_initial_us, backoff_max_us;
         struct er_strlist fatal_exit_codes;
         uint64_t gpu_memory_timeout_us;
+        struct {
+            uint32_t max;
+            uint64_t window_us, cooldown_us;
+        } node_strikes;
     } restart;
+
+    struct {
+        uint64_t settle_us, min_interval_us, grace_us;
+    } resize;
 
     struct {
         int signal;
@@ -146,6 +161,10 @@ void er_config_free(struct er_config *config);
 int er_config_load(struct er_config **ret, int argc, char **argv, char **environ_,
                    struct er_error *err);
 int er_config_exit_code(const struct er_error *err);
+/* Does the job's record outlive its agents (etcd, managed)? */
+bool er_config_keeps_record(const struct er_config *config);
+/* rendezvous.lease_ttl; auto grows with the job, so that keeping leases alive stays cheap. */
+uint64_t er_config_lease_ttl(const struct er_config *config);
 /* Are the agent's own lines JSON? */
 bool er_config_json_log(const struct er_config *config);
 

@@ -101,7 +101,8 @@ static const char *load_time_name(void *user, const char *name)
     return strncmp(name, "env.", 4) ? NULL : er_environ_get(loader->environ_, name + 4);
 }
 
-/* A folder of the agent's own: absolute, ${...} replaced once and for all. NULL stays NULL. */
+/* A folder or file of the agent's own: absolute, ${...} replaced once and for all. NULL stays NULL.
+ */
 static void resolve_folder(struct er_loader *loader, const char *path, char **field,
                            const char *base)
 {
@@ -192,10 +193,16 @@ static void resolve_workdir(struct er_loader *loader, const char *base)
 void er_loader_folders(struct er_loader *loader)
 {
     ER_CLEANUP(er_cleanup_free) char *base = base_folder(loader);
+    struct er_config *config = loader->config;
 
     if (!base)
         return;
     resolve_workdir(loader, base);
-    resolve_folder(loader, "checkpoint.dir", &loader->config->checkpoint.dir, base);
+    resolve_folder(loader, "checkpoint.dir", &config->checkpoint.dir, base);
+    resolve_folder(loader, "rendezvous.tls.ca", &config->rendezvous.tls.ca, base);
+    resolve_folder(loader, "rendezvous.tls.cert", &config->rendezvous.tls.cert, base);
+    resolve_folder(loader, "rendezvous.tls.key", &config->rendezvous.tls.key, base);
+    resolve_folder(loader, "rendezvous.auth.password_file", &config->rendezvous.auth.password_file,
+                   base);
     resolve_log_folder(loader, base);
 }

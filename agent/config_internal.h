@@ -87,9 +87,13 @@ void er_loader_environment(struct er_loader *loader);
 void er_loader_options(struct er_loader *loader);
 /* agent/config_resolve.c: `auto` and derived values, then checks across keys. */
 void er_loader_command(struct er_loader *loader);
-/* What this release does not have; before er_loader_resolve(), which needs sound values. */
+/* The store, and what this release does not have; before er_loader_resolve(), which needs sound
+ * values. */
 void er_loader_available(struct er_loader *loader);
 void er_loader_resolve(struct er_loader *loader);
+/* agent/config_store.c: which store, and whether what it takes is given. */
+void er_loader_store_kind(struct er_loader *loader);
+void er_loader_name_in_store(struct er_loader *loader);
 /* agent/config_folder.c */
 void er_loader_folders(struct er_loader *loader);
 

@@ -256,6 +256,7 @@ static void resolve_node_id(struct er_loader *loader)
         return;
     if (gethostname(host, sizeof(host) - 1) || !*host)
         memcpy(host, "localhost", sizeof("localhost"));
+    loader->config->node.id_is_host = true;
     er_loader_replace(loader, "node.id", &loader->config->node.id, strdup(host));
 }
 
@@ -308,30 +309,6 @@ static void resolve_nproc(struct er_loader *loader)
     }
 }
 
-/* torchrun's `static` and `c10d`, and an endpoint beside them: on one node the embedded store. */
-static void resolve_backend(struct er_loader *loader)
-{
-    struct er_config *config = loader->config;
-    struct er_setting *endpoints = er_config_setting(config, "rendezvous.endpoints");
-    const struct er_config_source source = {ER_LAYER_OPTION, loader->torchrun_backend_from, 0, 0,
-                                            false};
-    const struct er_config_source nowhere = {.label = "default"};
-    bool one = config->nnodes_max == 1;
-
-    if (loader->torchrun_backend)
-        er_loader_set_text(loader, er_key_get("rendezvous.backend"), one ? "embedded" : "managed",
-                           &source);
-    /* torchrun's default backend is static: an endpoint alone does not ask for etcd. */
-    if (one && endpoints->layer >= ER_LAYER_ENVIRONMENT && config->rendezvous.endpoints.n &&
-        (config->rendezvous.backend == ER_BACKEND_EMBEDDED ||
-         (config->program_form && config->rendezvous.backend == ER_BACKEND_AUTO))) {
-        er_loader_warn(loader, "%s: no effect on one node", endpoints->where);
-        er_loader_set_text(loader, er_key_get("rendezvous.endpoints"), "[]", &nowhere);
-    }
-    if (config->rendezvous.backend == ER_BACKEND_AUTO && !config->rendezvous.endpoints.n && one)
-        config->rendezvous.backend = ER_BACKEND_EMBEDDED;
-}
-
 /* ---- checks ---- */
 
 /* Keys whose feature is not there yet hold their default. */
@@ -353,21 +330,7 @@ static void check_keys_available(struct er_loader *loader)
 
 void er_loader_available(struct er_loader *loader)
 {
-    const struct er_config *config = loader->config;
-    const char *written = loader->backend_written;
-
-    resolve_backend(loader);
-    if (config->nnodes_max > 1)
-        finding(loader, ER_E_UNSUPPORTED, "%s: more than one node is not available in this release",
-                er_loader_where(loader, "nnodes"));
-    if (config->rendezvous.backend == ER_BACKEND_ETCD && !written)
-        written = "etcd";
-    if (config->rendezvous.backend == ER_BACKEND_ETCD ||
-        config->rendezvous.backend == ER_BACKEND_MANAGED)
-        finding(loader, ER_E_UNSUPPORTED,
-                "%s: %s: no store for several nodes is available in this release (only embedded "
-                "is)",
-                er_loader_where(loader, "rendezvous.backend"), written ? written : "managed");
+    er_loader_store_kind(loader);
     check_keys_available(loader);
 }
 
@@ -402,10 +365,8 @@ static void check_times(struct er_loader *loader)
         finding(loader, er_loader_code_of(loader, "restart.backoff.initial"),
                 "%s: must not be longer than restart.backoff.max",
                 er_loader_where(loader, "restart.backoff.initial"));
-    if (!lease)
-        lease = 5 * ER_US_PER_S;
     if (!strcmp(config->rendezvous.store_loss_policy, "stop") &&
-        lease < er_deadline_in(config->stop.grace_us, 2 * ER_US_PER_S))
+        er_config_lease_ttl(config) < er_deadline_in(config->stop.grace_us, 2 * ER_US_PER_S))
         finding(loader, er_loader_code_of(loader, "rendezvous.store_loss.policy"),
                 "%s: stop needs rendezvous.lease_ttl to be at least stop.grace + 2s",
                 er_loader_where(loader, "rendezvous.store_loss.policy"));
@@ -462,8 +423,11 @@ void er_loader_resolve(struct er_loader *loader)
 {
     const char *name = er_config_setting(loader->config, "name")->text;
 
-    if (!name || !strcmp(loader->config->name, "none")) /* torchrun's default id is no name */
+    if (!name || !strcmp(loader->config->name, "none")) { /* torchrun's default id is no name */
+        if (er_config_keeps_record(loader->config))
+            er_loader_name_in_store(loader);
         default_name(loader);
+    }
     resolve_node_id(loader);
     resolve_nproc(loader);
     check_signals(loader);

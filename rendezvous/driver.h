@@ -149,6 +149,9 @@ struct er_driver_opts {
     bool store_loss_stop;
     uint64_t store_loss_limit_us;
     uint64_t resize_grace_us; /* 0: changes are never planned ahead */
+    /* Joins are gathered for the first; the second is between a seal and the next grow. 0: the
+     * defaults, 5 s and 60 s. */
+    uint64_t resize_settle_us, resize_min_interval_us;
 };
 
 /* `store` is borrowed: it outlives the driver and is not dispatched by anybody else; free the

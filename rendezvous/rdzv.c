@@ -447,8 +447,9 @@ int er_rdzv_init(struct er_rdzv *core, const struct er_driver_opts *opts,
     core->opts = *opts;
     memcpy(core->spec, opts->spec, strlen(opts->spec) + 1);
     core->opts.spec = core->spec;
-    core->settle_us = ER_RDZV_SETTLE_US;
-    core->min_interval_us = ER_RDZV_MIN_INTERVAL_US;
+    core->settle_us = opts->resize_settle_us ? opts->resize_settle_us : ER_RDZV_SETTLE_US;
+    core->min_interval_us =
+        opts->resize_min_interval_us ? opts->resize_min_interval_us : ER_RDZV_MIN_INTERVAL_US;
     er_text_add(&root, opts->prefix);
     er_text_add(&root, "/");
     er_text_add(&root, opts->job);

@@ -37,8 +37,8 @@
 #define ER_RDZV_CLEAN_US        5000000ull /* after a seal, where there are several nodes */
 #define ER_RDZV_LOST_MAX        100        /* nodes declared lost by one transaction */
 #define ER_RDZV_ARENA           (64 * 1024)
-#define ER_RDZV_SETTLE_US       5000000ull  /* joins are gathered for this long */
-#define ER_RDZV_MIN_INTERVAL_US 60000000ull /* between a seal and the next grow */
+#define ER_RDZV_SETTLE_US       5000000ull  /* default of resize_settle_us */
+#define ER_RDZV_MIN_INTERVAL_US 60000000ull /* of resize_min_interval_us */
 #define ER_RDZV_UNCOUNTED_MAX   3           /* in a row */
 
 enum er_rdzv_state {

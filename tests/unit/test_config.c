@@ -361,3 +361,30 @@ Test(config, paths_are_cleaned_where_that_means_the_same)
         er_config_free(l.config);
     }
 }
+
+/* Endpoints mean etcd; the agreed text is the same whether it is said or not. */
+Test(config, endpoints_mean_etcd)
+{
+    struct loaded said = load_config(&(struct load_case){
+                      .spec = "command: a\nname: j\nnnodes: \"2:4\"\nrendezvous:\n  backend: etcd\n"
+                              "  endpoints: [a:2379, \"[fd00::1]:2379\"]\n"
+                              "  tls: {ca: ca.pem, cert: /c.pem, key: /k.pem}\n"}),
+                  left = load_args(ARGS("--nnodes=2:4", "--rdzv-id=j", "--rdzv-endpoint=a:2379",
+                                        "--rdzv-backend=etcd-v2",
+                                        "--rdzv-conf=ca_cert=/ca,join_timeout=20", "a"));
+    const char *name;
+
+    cr_assert_eq(said.rc, 0, "%s", said.text);
+    cr_assert_eq(left.rc, 0, "%s", left.text);
+    cr_expect_eq(said.config->rendezvous.backend, ER_BACKEND_ETCD);
+    cr_expect_eq(left.config->rendezvous.backend, ER_BACKEND_ETCD);
+    cr_expect_eq(said.config->rendezvous.endpoints.n, 2);
+    name = strrchr(said.config->rendezvous.tls.ca, '/');
+    cr_expect(said.config->rendezvous.tls.ca[0] == '/' && !strcmp(name, "/ca.pem"));
+    cr_expect_str_eq(left.config->rendezvous.tls.ca, "/ca");
+    cr_expect_null(left.config->rendezvous.auth.user);
+    cr_expect_eq(left.config->rendezvous.join_timeout_us, 20 * ER_US_PER_S);
+    cr_expect_eq(er_config_lease_ttl(said.config), 5 * ER_US_PER_S);
+    er_config_free(said.config);
+    er_config_free(left.config);
+}

@@ -158,10 +158,11 @@ static const struct {
 } NOT_YET[] = {
     {"hang:\n  floor: 2m\n", "job.yaml:3:3: hang.floor: not available in this release (only its "
                              "default, 1m, is)"},
-    {"nnodes: 1:4\n", "job.yaml:2:1: nnodes: more than one node is not available in this release"},
-    {"rendezvous: {backend: managed}\n", "job.yaml:2:14: rendezvous.backend: managed: no store "
-                                         "for several nodes is available in this release (only "
-                                         "embedded is)"},
+    {"rendezvous: {backend: managed}\n", "job.yaml:2:14: rendezvous.backend: managed: the managed "
+                                         "store is not available in this release (embedded and "
+                                         "etcd are)\n"
+                                         "name: give the job a name of its own, the same on all "
+                                         "nodes: its record in the store stays under it"},
     {"roles: {a: {nnodes: 1}}\n",
      "job.yaml:2:1: roles: not available in this release (only its default, {}, is)"},
     {"node: {numa_binding: node}\n", "job.yaml:2:8: node.numa_binding: not available in this "
@@ -241,7 +242,17 @@ static const struct {
     {{"--nnodes", "1:2:3", "x"},
      "--nnodes: expected MIN or MIN:MAX such as 4 or 4:6, got '1:2:3'",
      64},
-    {{"--nnodes", "2", "x"}, "--nnodes: more than one node is not available in this release", 78},
+    {{"--nnodes", "2", "x"},
+     "--nnodes: more than one node needs a store that all of them reach: etcd, at "
+     "rendezvous.endpoints (--rdzv-backend=etcd --rdzv-endpoint=HOST:PORT)",
+     64},
+    {{"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-id=j", "x"},
+     "--rdzv-backend: etcd needs to know where it is: give rendezvous.endpoints (--rdzv-endpoint)",
+     64},
+    {{"--nnodes=2", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=a", "--rdzv-id=none", "x"},
+     "--rdzv-id: give the job a name of its own, the same on all nodes: its record in the store "
+     "stays under it",
+     64},
     {{"--max-restarts", "-1", "x"},
      "--max-restarts: expected a number from 0 to 1000000, or none, got '-1'",
      64},
@@ -254,15 +265,10 @@ static const struct {
     {{"--rdzv-backend", "redis", "x"},
      "--rdzv-backend: expected static, c10d, etcd-v2, etcd, embedded, managed or auto; got 'redis'",
      64},
-    {{"--rdzv-backend", "etcd-v2", "x"},
-     "--rdzv-backend: etcd-v2: no store for several nodes is available in this release (only "
-     "embedded is)",
-     78},
     {{"--rdzv-backend", "c10d", "--nnodes=2", "--numa-binding=node", "--shutdown-timeout=x", "x"},
      "--shutdown-timeout: expected a duration such as 500ms, 30s, 1h30m or none, got 'x'\n"
-     "--nnodes: more than one node is not available in this release\n"
-     "--rdzv-backend: c10d: no store for several nodes is available in this release (only embedded "
-     "is)\n"
+     "--rdzv-backend: c10d: the managed store is not available in this release (embedded and etcd "
+     "are)\n"
      "--numa-binding: not available in this release (only its default, none, is)",
      64},
     {{"--fresh", "--resume", "x"}, "--fresh and --resume exclude each other", 64},

@@ -1,0 +1,143 @@
+/* Which store the job uses, and what that takes. */
+#include "agent/config_internal.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/parse.h"
+#include "rendezvous/etcd_endpoint.h"
+
+bool er_config_keeps_record(const struct er_config *config)
+{
+    return config->rendezvous.backend == ER_BACKEND_ETCD ||
+           config->rendezvous.backend == ER_BACKEND_MANAGED;
+}
+
+uint64_t er_config_lease_ttl(const struct er_config *config)
+{
+    uint32_t nodes = config->nnodes_max;
+
+    if (config->rendezvous.lease_ttl_us)
+        return config->rendezvous.lease_ttl_us;
+    return (nodes <= 1000 ? 5 : nodes <= 5000 ? 10 : 15) * ER_US_PER_S;
+}
+
+/* torchrun's `static` and `c10d`, and an endpoint beside them: on one node the embedded store. */
+static void resolve_torchrun(struct er_loader *loader)
+{
+    struct er_config *config = loader->config;
+    struct er_setting *endpoints = er_config_setting(config, "rendezvous.endpoints");
+    const struct er_config_source source = {ER_LAYER_OPTION, loader->torchrun_backend_from, 0, 0,
+                                            false};
+    const struct er_config_source nowhere = {.label = "default"};
+    bool one = config->nnodes_max == 1;
+
+    if (loader->torchrun_backend)
+        er_loader_set_text(loader, er_key_get("rendezvous.backend"), one ? "embedded" : "managed",
+                           &source);
+    /* torchrun's default backend is static: an endpoint alone does not ask for etcd. */
+    if (one && endpoints->layer >= ER_LAYER_ENVIRONMENT && config->rendezvous.endpoints.n &&
+        (config->rendezvous.backend == ER_BACKEND_EMBEDDED ||
+         (config->program_form && config->rendezvous.backend == ER_BACKEND_AUTO))) {
+        er_loader_warn(loader, "%s: no effect on one node", endpoints->where);
+        er_loader_set_text(loader, er_key_get("rendezvous.endpoints"), "[]", &nowhere);
+    }
+}
+
+/* The agreed value is the one that is meant: a node that says etcd and one that leaves it at auto
+ * agree. */
+static void resolve_auto(struct er_loader *loader)
+{
+    struct er_config *config = loader->config;
+
+    if (config->rendezvous.backend != ER_BACKEND_AUTO)
+        return;
+    if (config->rendezvous.endpoints.n) {
+        config->rendezvous.backend = ER_BACKEND_ETCD;
+        er_loader_refresh(loader, "rendezvous.backend");
+    } else if (config->nnodes_max == 1) {
+        config->rendezvous.backend = ER_BACKEND_EMBEDDED;
+    }
+}
+
+static void check_endpoints(struct er_loader *loader)
+{
+    const struct er_config *config = loader->config;
+    const struct er_strlist *list = &config->rendezvous.endpoints;
+    const char *where = er_loader_where(loader, "rendezvous.endpoints");
+    int code = er_loader_code_of(loader, "rendezvous.endpoints");
+
+    if (config->rendezvous.backend != ER_BACKEND_ETCD)
+        return;
+    if (!list->n)
+        finding(loader, er_loader_code_of(loader, "rendezvous.backend"),
+                "%s: etcd needs to know where it is: give rendezvous.endpoints (--rdzv-endpoint)",
+                er_loader_where(loader, "rendezvous.backend"));
+    if (list->n > ER_ETCD_ENDPOINTS_MAX)
+        finding(loader, code, "%s: at most %d endpoints", where, ER_ETCD_ENDPOINTS_MAX);
+    for (size_t i = 0; i < list->n; i++) {
+        struct er_etcd_endpoint endpoint;
+        struct er_error err = ER_ERROR_INIT;
+
+        if (er_etcd_endpoint_parse(list->items[i], &endpoint, &err))
+            finding(loader, code, "%s: %s", where, err.text);
+    }
+}
+
+/* Half a pair of files or half an account is a slip of the pen. */
+static void check_pair(struct er_loader *loader, const char *one, const char *has,
+                       const char *other, const char *lacks)
+{
+    if (has && !lacks)
+        finding(loader, er_loader_code_of(loader, one), "%s: needs %s too",
+                er_loader_where(loader, one), other);
+}
+
+static void check_access(struct er_loader *loader)
+{
+    const struct er_config *c = loader->config;
+
+    check_pair(loader, "rendezvous.tls.cert", c->rendezvous.tls.cert, "rendezvous.tls.key",
+               c->rendezvous.tls.key);
+    check_pair(loader, "rendezvous.tls.key", c->rendezvous.tls.key, "rendezvous.tls.cert",
+               c->rendezvous.tls.cert);
+    check_pair(loader, "rendezvous.auth.user", c->rendezvous.auth.user,
+               "rendezvous.auth.password_file", c->rendezvous.auth.password_file);
+    check_pair(loader, "rendezvous.auth.password_file", c->rendezvous.auth.password_file,
+               "rendezvous.auth.user", c->rendezvous.auth.user);
+}
+
+static void check_nodes(struct er_loader *loader)
+{
+    const struct er_config *config = loader->config;
+    const char *written = loader->backend_written;
+
+    if (config->rendezvous.backend == ER_BACKEND_MANAGED)
+        finding(loader, ER_E_UNSUPPORTED,
+                "%s: %s: the managed store is not available in this release (embedded and etcd "
+                "are)",
+                er_loader_where(loader, "rendezvous.backend"), written ? written : "managed");
+    else if (config->nnodes_max > 1 && config->rendezvous.backend != ER_BACKEND_ETCD)
+        finding(loader, er_loader_code_of(loader, "nnodes"),
+                "%s: more than one node needs a store that all of them reach: etcd, at "
+                "rendezvous.endpoints (--rdzv-backend=etcd --rdzv-endpoint=HOST:PORT)",
+                er_loader_where(loader, "nnodes"));
+}
+
+void er_loader_store_kind(struct er_loader *loader)
+{
+    resolve_torchrun(loader);
+    resolve_auto(loader);
+    check_nodes(loader);
+    check_endpoints(loader);
+    check_access(loader);
+}
+
+/* Two jobs that leave their names open would meet in the store. */
+void er_loader_name_in_store(struct er_loader *loader)
+{
+    finding(loader, loader->config->program_form ? ER_E_USAGE : ER_E_CONFIG,
+            "%s: give the job a name of its own, the same on all nodes: its record in the store "
+            "stays under it",
+            loader->config->program_form ? "--rdzv-id" : "name");
+}
