@@ -39,13 +39,14 @@ enum er_run_mode {
 };
 enum er_start_kind { ER_START_AUTO, ER_START_FRESH, ER_START_RESUME };
 
-/* Which streams go to a file or (tee) to file and console; torchrun's grammar "3" or "0:1,1:2": bit
- * 0 stdout, bit 1 stderr. */
+/* Which streams go to a file or (tee) to file and console; torchrun's grammar "3" or "0:1,1:2", or
+ * by global rank "global:8:3": bit 0 stdout, bit 1 stderr. */
 struct er_stream_map {
     uint8_t all; /* value for ranks that are not listed */
+    bool global; /* `rank` is of the job, not of the node */
     uint32_t n;
     struct {
-        uint32_t local_rank;
+        uint32_t rank;
         uint8_t value;
     } * items; /* owned */
 };

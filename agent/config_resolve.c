@@ -397,11 +397,12 @@ static void warn_rank(struct er_loader *loader, const char *path, unsigned long 
                        er_loader_where(loader, path), rank, config->nproc - 1);
 }
 
-/* Ranks that no worker will have: on one node, also those of the whole job. */
+/* Ranks that no worker will have; ranks of the job are known beforehand on one node only. */
 static void check_local_ranks(struct er_loader *loader)
 {
     const struct er_config *config = loader->config;
-    const char *at = strpbrk(config->log.console, "0123456789");
+    bool one = config->nnodes_max == 1, local = !strncmp(config->log.console, "local:", 6);
+    const char *at = one || local ? strpbrk(config->log.console, "0123456789") : NULL;
     const struct {
         const char *path;
         const struct er_stream_map *map;
@@ -414,8 +415,8 @@ static void check_local_ranks(struct er_loader *loader)
         at = strpbrk(end, "0123456789");
     }
     for (size_t i = 0; i < ER_ARRAY_N(maps); i++) {
-        for (uint32_t j = 0; j < maps[i].map->n; j++)
-            warn_rank(loader, maps[i].path, maps[i].map->items[j].local_rank);
+        for (uint32_t j = 0; j < maps[i].map->n && (one || !maps[i].map->global); j++)
+            warn_rank(loader, maps[i].path, maps[i].map->items[j].rank);
     }
 }
 

@@ -1,7 +1,10 @@
 #include "agent/docgen.h"
 
+#include <stdarg.h>
 #include <string.h>
 
+#include "agent/ctl_verbs.h"
+#include "agent/docgen_internal.h"
 #include "agent/help.h"
 #include "agent/keys.h"
 #include "agent/subst.h"
@@ -125,8 +128,8 @@ static int job_spec(struct er_buf *out)
         "without a job spec, as scripts written for torchrun expect it. What is not available "
         "in this\nrelease is accepted with its default only; anything else ends with exit code "
         "78.\n\n"
-        "Anchors and aliases work. Refused are: more than 1 MiB, duplicate and unknown keys, "
-        "tags, merge keys (`<<`),\nseveral documents, maps and lists more than 16 deep. All "
+        "Anchors, aliases and merge keys (`<<`) work. Refused are: more than 1 MiB, duplicate and "
+        "unknown keys, tags,\nseveral documents, maps and lists more than 16 deep. All "
         "findings (the first 20) are told at once, each with\nfile, line and column.\n");
 
     if (!rc)
@@ -235,15 +238,41 @@ static int exit_codes(struct er_buf *out)
             out, "\nA systemd unit wants `Restart=on-abnormal`, `RestartForceExitStatus=69 70 71`, "
                  "`SuccessExitStatus=75 79 130`; a Slurm job\nis put back into the queue on 75 and "
                  "69.\n\n"
-                 "## elastic-ctl\n\n"
-                 "0 done; 1 the answer is no; 64 wrong command line; 66 no such job; 69 the agent "
-                 "was not reached; 77 refused\n");
-    return rc;
+                 "## elastic-ctl\n\n");
+    for (size_t i = 0; !rc && i < er_ctl_codes_n; i++)
+        rc = er_buf_printf(out, "%s%d %s", i ? "; " : "", er_ctl_codes[i].code,
+                           er_ctl_codes[i].when);
+    return rc ? rc : er_buf_add_str(out, "\n");
+}
+
+void er_gen_text(struct er_gen *g, const char *text)
+{
+    if (!g->rc)
+        g->rc = er_buf_add_str(g->out, text);
+}
+
+void er_gen_printf(struct er_gen *g, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    if (!g->rc)
+        g->rc = er_buf_vprintf(g->out, fmt, ap);
+    va_end(ap);
 }
 
 const struct er_doc er_docs[] = {
-    {"job-spec.md", job_spec},
-    {"cli.md", cli},
-    {"exit-codes.md", exit_codes},
+    {"docs/job-spec.md", job_spec},
+    {"docs/cli.md", cli},
+    {"docs/exit-codes.md", exit_codes},
+    {"packaging/man/elastic-run.1", er_docgen_man_run},
+    {"packaging/man/elastic-ctl.1", er_docgen_man_ctl},
+    {"packaging/man/elastic-job.5", er_docgen_man_job},
+    {"packaging/schema/elastic-job.schema.json", er_docgen_schema},
+    {"packaging/completion/elastic-run.bash", er_docgen_bash},
+    {"packaging/completion/elastic-ctl.bash", er_docgen_bash_ctl},
+    {"packaging/completion/_elastic-run", er_docgen_zsh},
+    {"packaging/completion/elastic-run.fish", er_docgen_fish},
+    {"packaging/completion/elastic-ctl.fish", er_docgen_fish_ctl},
 };
 const size_t er_docs_n = ER_ARRAY_N(er_docs);

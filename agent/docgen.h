@@ -1,11 +1,11 @@
 #pragma once
-/* docs/job-spec.md, docs/cli.md and docs/exit-codes.md, written from the tables. */
+/* What is written from the tables: pages in docs/, man pages, the JSON Schema, completions. */
 #include "base/buf.h"
 
 typedef int (*er_doc_fn)(struct er_buf *out);
 
 struct er_doc {
-    const char *name; /* file name in docs/ */
+    const char *name; /* path from the source root */
     er_doc_fn write;  /* 0, or what er_buf_add() says */
 };
 

@@ -9,38 +9,46 @@
 #include <unistd.h>
 
 #include "agent/ctl_find.h"
+#include "agent/ctl_verbs.h"
 #include "agent/findings.h"
 #include "agent/help.h"
 #include "base/clock.h"
 #include "base/ctlclient.h"
 
 #define ANSWER_US (10 * ER_US_PER_S)
+#define USAGE_MAX (64u << 10)
 
 extern char **environ;
-
-static const char USAGE[] =
-    "usage: elastic-ctl [-f JOB.yaml | --job NAME] status [--json] [--wait]\n"
-    "       elastic-ctl [-f JOB.yaml | --job NAME] stop [--wait]    exit code 79 for the job\n"
-    "       elastic-ctl ckpt VERB ...    checkpoints on disk; see elastic-ctl ckpt --help\n"
-    "\n"
-    "  -f JOB.yaml   the job of this file\n"
-    "  --job NAME    the job of this name; neither: the only one that runs on this host\n"
-    "  --json        one JSON object instead of a table\n"
-    "  --wait        until the job is over; of status: exit code 1 when it failed, also of a\n"
-    "                job that has ended, when its logs are where the file (or the default) says\n"
-    "  --version     print the version\n"
-    "\n"
-    "exit codes: 0 done, 1 the answer is no, 64 usage, 66 no such job here, 69 the agent does not\n"
-    "answer, 77 not yours\n";
 
 struct options {
     const char *file, *job, *verb;
     bool json, wait, help, version;
 };
 
+static void print_usage(FILE *to)
+{
+    struct er_buf text;
+
+    er_buf_init(&text, USAGE_MAX);
+    if (!er_ctl_usage(&text))
+        fputs(er_buf_str(&text), to);
+    er_buf_done(&text);
+}
+
 static int usage(const char *what, const char *which)
 {
-    fprintf(stderr, "elastic-ctl: %s%s%s\n%s", what, which ? ": " : "", which ? which : "", USAGE);
+    fprintf(stderr, "elastic-ctl: %s%s%s\n", what, which ? ": " : "", which ? which : "");
+    print_usage(stderr);
+    return ER_CTL_EXIT_USAGE;
+}
+
+static int unknown_verb(const char *verb)
+{
+    const char *near = er_ctl_verb_nearest(verb);
+
+    if (!near)
+        return usage("unknown verb", verb);
+    fprintf(stderr, "elastic-ctl: unknown verb: %s; did you mean '%s'?\n", verb, near);
     return ER_CTL_EXIT_USAGE;
 }
 
@@ -75,8 +83,8 @@ static int parse(struct options *o, int argc, char **argv)
         return 0;
     if (!o->verb)
         return usage("which verb?", NULL);
-    if (strcmp(o->verb, "status") != 0 && strcmp(o->verb, "stop") != 0)
-        return usage("unknown verb", o->verb);
+    if (!er_ctl_verb_find(o->verb))
+        return unknown_verb(o->verb);
     if (o->file && o->job)
         return usage("-f and --job exclude each other", NULL);
     return 0;
@@ -297,7 +305,7 @@ int main(int argc, char **argv)
         return code;
     if (o.help || o.version) {
         if (o.help)
-            fputs(USAGE, stdout);
+            print_usage(stdout);
         else
             printf("elastic-ctl %s\n", er_agent_version());
         return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : 0;

@@ -208,7 +208,7 @@ const struct er_key_info er_keys[] = {
     KEY("log.prefix", TEMPLATE, "[${role}${local_rank}]: ", AT(log.prefix), 0, .help = "in front of each line on the console"),
     KEY("log.timestamps", BOOL, "false", AT(log.timestamps), LIVE, .help = "a time in front of each line"),
     KEY("log.redirects", STREAMS, "3", AT(log.redirects), QUOTED,
-        .help = "streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:VALUE,..."),
+        .help = "streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:VALUE,..., or global:RANK:VALUE,..."),
     KEY("log.tee", STREAMS, "3", AT(log.tee), QUOTED, .def_program = "0", .help = "streams that go to file and console, same form"),
     KEY("log.max_size", SIZE, "256MiB", AT(log.max_size), NONE, .none_as = UINT64_MAX, .min = 4096, .help = "a file is rotated at this size"),
     KEY("log.max_files", U32, "4", AT(log.max_files), 0, .min = 1, .max = 1000, .help = "files kept per stream"),

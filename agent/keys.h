@@ -186,8 +186,9 @@ const struct er_option *er_option_for_key(const char *path);
          "srv:example.org"},                                                                       \
         {"ports", "29500, \"20000-20999\", auto"},                                                 \
         {"ranks", "all, none, \"0,8-15\", or local ranks \"local:0\""},                            \
-        {"stream map", "\"0\" none, \"1\" stdout, \"2\" stderr, \"3\" both, or per local rank "    \
-                       "\"0:3,1:1\" (ranks that are left out: none)"},                             \
+        {"stream map",                                                                             \
+         "\"0\" none, \"1\" stdout, \"2\" stderr, \"3\" both, or per local rank "                  \
+         "\"0:3,1:1\", or per rank of the job \"global:8:3\" (ranks that are left out: none)"},    \
         {"list", "a YAML list; a single value is a list of one"},                                  \
     {                                                                                              \
         "command", "a list is argv, never a shell; a string is split at blanks, with quotes and "  \

@@ -1,4 +1,4 @@
-/* keys_doc DIRECTORY: writes the pages of agent/docgen.h. For developers; not installed. */
+/* keys_doc SOURCE_ROOT: writes the pages of agent/docgen.h. For developers; not installed. */
 #include <stdio.h>
 
 #include "agent/docgen.h"
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
     struct er_error err = ER_ERROR_INIT;
 
     if (argc != 2) {
-        fprintf(stderr, "usage: keys_doc DIRECTORY\n");
+        fprintf(stderr, "usage: keys_doc SOURCE_ROOT\n");
         return 64;
     }
     for (size_t i = 0; i < er_docs_n; i++) {

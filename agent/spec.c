@@ -120,8 +120,6 @@ static int check_key(struct reader *r, const struct er_yaml_node *map,
 {
     if (key->kind != ER_NODE_SCALAR)
         return refuse_at(r, at, "a key must be a single value, found %s", er_yaml_node_what(key));
-    if (!strcmp(key->text, "<<") && key->plain)
-        return refuse_at(r, at, "merge keys ('<<') are not supported; write the keys out");
     if (map->n / 2 >= ER_SPEC_KEYS_MAX)
         return refuse_at(r, at, "more than %d keys in one map", ER_SPEC_KEYS_MAX);
     for (size_t i = 0; i < map->n; i += 2) {
@@ -251,10 +249,65 @@ static int on_start(struct reader *r, const yaml_event_t *event, enum er_yaml_no
     return rc;
 }
 
+static bool has_key(const struct er_yaml_node *map, const char *name)
+{
+    for (size_t i = 0; i < map->n; i += 2) {
+        if (!strcmp(map->items[i]->text, name))
+            return true;
+    }
+    return false;
+}
+
+/* The keys of `from` that `map` does not have. */
+static int merge_map(struct reader *r, struct er_yaml_node *map, const struct er_yaml_node *key,
+                     const struct er_yaml_node *from)
+{
+    if (from->kind != ER_NODE_MAP)
+        return refuse(r, key->line, key->col, "'<<' takes a map or a list of maps, got %s",
+                      er_yaml_node_what(from));
+    for (size_t i = 0; i < from->n; i += 2) {
+        if (has_key(map, from->items[i]->text))
+            continue;
+        if (map->n / 2 >= ER_SPEC_KEYS_MAX)
+            return refuse(r, key->line, key->col, "more than %d keys in one map", ER_SPEC_KEYS_MAX);
+        if (push_item(map, from->items[i]) || push_item(map, from->items[i + 1]))
+            return er_error_set(r->err, -ENOMEM, "out of memory");
+    }
+    return 0;
+}
+
+/* `<<: *base` or `<<: [*first, *second]`: the map's own keys win wherever they stand, then those of
+ * the first. Sizes were counted when the values were placed. */
+static int merge(struct reader *r, struct er_yaml_node *map)
+{
+    const struct er_yaml_node *key, *value;
+    size_t at = 0;
+    int rc = 0;
+
+    while (at < map->n && !(map->items[at]->plain && !strcmp(map->items[at]->text, "<<")))
+        at += 2;
+    if (at >= map->n)
+        return 0;
+    key = map->items[at];
+    value = map->items[at + 1];
+    for (; at + 2 < map->n; at++)
+        map->items[at] = map->items[at + 2];
+    map->n -= 2;
+    if (value->kind != ER_NODE_LIST)
+        return merge_map(r, map, key, value);
+    for (size_t i = 0; !rc && i < value->n; i++)
+        rc = merge_map(r, map, key, value->items[i]);
+    return rc;
+}
+
 static int on_end(struct reader *r)
 {
     struct er_yaml_node *node = r->stack[--r->depth];
     yaml_mark_t at = {.line = node->line - 1, .column = node->col - 1};
+    int rc = node->kind == ER_NODE_MAP ? merge(r, node) : 0;
+
+    if (rc)
+        return rc;
 
     for (size_t i = 0; i < r->anchors_n; i++) {
         if (r->anchors[i].node == node)

@@ -1,7 +1,7 @@
 #pragma once
 /*
  * YAML text to a tree with positions, on libyaml's event parser. Knows nothing of keys. Anchors and
- * aliases work (an alias is the same node again); merge keys, tags other than the core ones,
+ * aliases work (an alias is the same node again), merge keys too; tags other than the core ones,
  * several documents, duplicate keys, NULs, invalid UTF-8 and anything above the limits are refused.
  */
 #include <stdbool.h>

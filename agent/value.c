@@ -204,8 +204,11 @@ static int format_streams(const struct er_key_info *key, const union er_value *v
     if (!rc && !map->n)
         rc = er_buf_printf(out, "%u", map->all);
     for (uint32_t i = 0; !rc && i < map->n; i++)
-        rc = er_buf_printf(out, "%s%u:%u", i ? "," : "", map->items[i].local_rank,
-                           map->items[i].value);
+        rc = er_buf_printf(out, "%s%u:%u",
+                           i             ? ","
+                           : map->global ? "global:"
+                                         : "",
+                           map->items[i].rank, map->items[i].value);
     return rc ? rc : er_buf_add_str(out, "\"");
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-/* Between agent/value_parse.c (single values) and agent/value_list.c (lists and maps). */
+/* Between agent/value_parse.c (single values), value_ranks.c and value_list.c (lists and maps). */
 #include "agent/value.h"
 
 /* How much of a wrong text is repeated in a message. */
@@ -17,6 +17,15 @@ int er_value_as_config(int rc, struct er_error *err);
 /* Index of a choice, or a negative code. */
 int er_value_find_choice(const struct er_key_info *key, const char *text, struct er_error *err);
 
+/* Refuses lists, maps and null. */
+int er_value_want_text(struct er_value_context *c, const struct er_yaml_node *node,
+                       struct er_error *err);
+int er_value_copy_text(const char *text, union er_value *value, struct er_error *err);
+
+int er_value_parse_console(struct er_value_context *c, const struct er_yaml_node *node,
+                           union er_value *value, struct er_error *err);
+int er_value_parse_streams(struct er_value_context *c, const struct er_yaml_node *node,
+                           union er_value *value, struct er_error *err);
 int er_value_parse_signals(struct er_value_context *c, const struct er_yaml_node *node,
                            union er_value *value, struct er_error *err);
 int er_value_parse_list(struct er_value_context *c, const struct er_yaml_node *node,

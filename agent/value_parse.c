@@ -27,8 +27,8 @@ int er_value_wrong_kind(struct er_value_context *c, const struct er_yaml_node *n
                         er_yaml_node_what(node), none);
 }
 
-static int want_text(struct er_value_context *c, const struct er_yaml_node *node,
-                     struct er_error *err)
+int er_value_want_text(struct er_value_context *c, const struct er_yaml_node *node,
+                       struct er_error *err)
 {
     if (node->kind != ER_NODE_SCALAR || er_yaml_node_is_null(node))
         return er_value_wrong_kind(c, node, err);
@@ -60,7 +60,7 @@ static int parse_count(struct er_value_context *c, const struct er_yaml_node *no
 {
     const struct er_key_info *key = c->key;
     uint64_t max = key->max ? key->max : limit;
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (rc)
         return rc;
@@ -101,7 +101,7 @@ static int parse_rank(struct er_value_context *c, const struct er_yaml_node *nod
 static int parse_ratio(struct er_value_context *c, const struct er_yaml_node *node,
                        union er_value *value, struct er_error *err)
 {
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (rc)
         return rc;
@@ -116,7 +116,7 @@ static int parse_ratio(struct er_value_context *c, const struct er_yaml_node *no
 static int parse_bool(struct er_value_context *c, const struct er_yaml_node *node,
                       union er_value *value, struct er_error *err)
 {
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     return rc ? rc : er_value_as_config(er_parse_bool(node->text, &value->yes, err), err);
 }
@@ -127,7 +127,7 @@ static int parse_duration(struct er_value_context *c, const struct er_yaml_node 
     const struct er_key_info *key = c->key;
     char least[ER_UNIT_TEXT_MAX], most[ER_UNIT_TEXT_MAX];
     uint64_t us;
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (rc || special(key, node->text, &value->u64))
         return rc;
@@ -151,7 +151,7 @@ static int parse_size(struct er_value_context *c, const struct er_yaml_node *nod
 {
     char least[ER_UNIT_TEXT_MAX];
     uint64_t bytes;
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (rc || special(c->key, node->text, &value->u64))
         return rc;
@@ -167,7 +167,7 @@ static int parse_size(struct er_value_context *c, const struct er_yaml_node *nod
     return 0;
 }
 
-static int copy_text(const char *text, union er_value *value, struct er_error *err)
+int er_value_copy_text(const char *text, union er_value *value, struct er_error *err)
 {
     value->text = strdup(text);
     return value->text ? 0 : er_value_no_memory(err);
@@ -177,7 +177,7 @@ static int copy_text(const char *text, union er_value *value, struct er_error *e
 static int parse_string(struct er_value_context *c, const struct er_yaml_node *node,
                         union er_value *value, struct er_error *err)
 {
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (rc)
         return rc;
@@ -191,7 +191,7 @@ static int parse_string(struct er_value_context *c, const struct er_yaml_node *n
         if ((unsigned char)*s < 0x20 && c->key->type != ER_KEY_TEMPLATE)
             return er_error_set(err, ER_E_CONFIG, "must not hold control characters");
     }
-    return copy_text(node->text, value, err);
+    return er_value_copy_text(node->text, value, err);
 }
 
 #define NAME_FIRST "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -199,7 +199,7 @@ static int parse_string(struct er_value_context *c, const struct er_yaml_node *n
 static int parse_name(struct er_value_context *c, const struct er_yaml_node *node,
                       union er_value *value, struct er_error *err)
 {
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
     size_t n;
 
     if (rc)
@@ -211,14 +211,14 @@ static int parse_name(struct er_value_context *c, const struct er_yaml_node *nod
                             "expected 1 to 63 letters, digits, '.', '_' or '-', the first a letter "
                             "or digit; got '" SHOWN "'",
                             node->text);
-    return copy_text(node->text, value, err);
+    return er_value_copy_text(node->text, value, err);
 }
 
 static int parse_template(struct er_value_context *c, const struct er_yaml_node *node,
                           union er_value *value, struct er_error *err)
 {
     bool untouched = c->program_form && c->key->type != ER_KEY_TEMPLATE;
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (!rc && !untouched)
         rc = er_subst_check(node->text, false, c->environ_, err);
@@ -250,14 +250,14 @@ int er_value_find_choice(const struct er_key_info *key, const char *text, struct
 static int parse_choice(struct er_value_context *c, const struct er_yaml_node *node,
                         union er_value *value, struct er_error *err)
 {
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (!rc)
         rc = er_value_find_choice(c->key, node->text, err);
     if (rc < 0)
         return rc;
     if (c->key->type == ER_KEY_CHOICE_TEXT)
-        return copy_text(node->text, value, err);
+        return er_value_copy_text(node->text, value, err);
     value->number = rc;
     return 0;
 }
@@ -266,7 +266,7 @@ static int parse_signal(struct er_value_context *c, const struct er_yaml_node *n
                         union er_value *value, struct er_error *err)
 {
     uint64_t none;
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (rc)
         return rc;
@@ -312,7 +312,7 @@ static int parse_range(struct er_value_context *c, const struct er_yaml_node *no
 
     if (node->kind == ER_NODE_MAP)
         return parse_range_map(c, node, value, err);
-    rc = want_text(c, node, err);
+    rc = er_value_want_text(c, node, err);
     return rc ? rc
               : er_value_as_config(er_parse_range(node->text, (uint32_t)c->key->max,
                                                   &value->range[0], &value->range[1], err),
@@ -324,19 +324,19 @@ static int parse_nproc(struct er_value_context *c, const struct er_yaml_node *no
 {
     static const char *const words[] = {"gpu", "cpu", "auto"};
     uint64_t n;
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (rc)
         return rc;
     for (size_t i = 0; i < ER_ARRAY_N(words); i++) {
         if (!strcmp(words[i], node->text))
-            return copy_text(node->text, value, err);
+            return er_value_copy_text(node->text, value, err);
     }
     if (er_parse_u64(node->text, 1, c->key->max, &n, NULL))
         return er_error_set(err, ER_E_CONFIG,
                             "expected a number from 1 to %llu, gpu, cpu or auto; got '" SHOWN "'",
                             (unsigned long long)c->key->max, node->text);
-    return copy_text(node->text, value, err);
+    return er_value_copy_text(node->text, value, err);
 }
 
 static int parse_ports(struct er_value_context *c, const struct er_yaml_node *node,
@@ -345,12 +345,12 @@ static int parse_ports(struct er_value_context *c, const struct er_yaml_node *no
     const char *dash;
     char low[8];
     uint64_t first, last;
-    int rc = want_text(c, node, err);
+    int rc = er_value_want_text(c, node, err);
 
     if (rc)
         return rc;
     if (!strcmp(node->text, "auto"))
-        return copy_text(node->text, value, err);
+        return er_value_copy_text(node->text, value, err);
     dash = strchr(node->text, '-');
     snprintf(low, sizeof(low), "%.*s", dash ? (int)(dash - node->text) : 7, node->text);
     if (er_parse_u64(low, 1, 65535, &first, NULL) ||
@@ -358,97 +358,7 @@ static int parse_ports(struct er_value_context *c, const struct er_yaml_node *no
         return er_error_set(
             err, ER_E_CONFIG,
             "expected auto, a port from 1 to 65535 or \"LOW-HIGH\"; got '" SHOWN "'", node->text);
-    return copy_text(node->text, value, err);
-}
-
-/* One item of a list of ranks: "8" or "8-15". */
-static int check_ranks(void *user, const char *item, size_t n, struct er_error *err)
-{
-    char text[24], *dash;
-    uint64_t first, last;
-
-    if (n >= sizeof(text))
-        return -EINVAL;
-    memcpy(text, item, n);
-    text[n] = '\0';
-    dash = strchr(text, '-');
-    if (dash)
-        *dash = '\0';
-    if (er_parse_u64(text, 0, UINT32_MAX - 1, &first, NULL))
-        return -EINVAL;
-    return dash ? er_parse_u64(dash + 1, first, UINT32_MAX - 1, &last, NULL) : 0;
-}
-
-static int parse_console(struct er_value_context *c, const struct er_yaml_node *node,
-                         union er_value *value, struct er_error *err)
-{
-    const char *list;
-    int rc = want_text(c, node, err);
-
-    if (rc)
-        return rc;
-    list = strncmp(node->text, "local:", 6) ? node->text : node->text + 6;
-    if (strcmp(node->text, "all") != 0 && strcmp(node->text, "none") != 0 &&
-        er_parse_list(list, ',', check_ranks, NULL, NULL))
-        return er_error_set(err, ER_E_CONFIG,
-                            "expected all, none, ranks \"0,8-15\" or local ranks \"local:0\"; got "
-                            "'" SHOWN "'",
-                            node->text);
-    return copy_text(node->text, value, err);
-}
-
-static int add_stream(void *user, const char *item, size_t n, struct er_error *err)
-{
-    struct er_stream_map *map = user;
-    void *items;
-    char text[16], *colon;
-    uint64_t rank, streams;
-
-    if (n >= sizeof(text))
-        return -EINVAL;
-    memcpy(text, item, n);
-    text[n] = '\0';
-    colon = strchr(text, ':');
-    if (!colon)
-        return -EINVAL;
-    *colon = '\0';
-    if (er_parse_u64(text, 0, UINT16_MAX, &rank, NULL) ||
-        er_parse_u64(colon + 1, 0, 3, &streams, NULL))
-        return -EINVAL;
-    for (uint32_t i = 0; i < map->n; i++) {
-        if (map->items[i].local_rank == rank)
-            return -EINVAL;
-    }
-    items = realloc(map->items, (map->n + 1) * sizeof(*map->items));
-    if (!items)
-        return -ENOMEM;
-    map->items = items;
-    map->items[map->n].local_rank = (uint32_t)rank;
-    map->items[map->n++].value = (uint8_t)streams;
-    return 0;
-}
-
-static int parse_streams(struct er_value_context *c, const struct er_yaml_node *node,
-                         union er_value *value, struct er_error *err)
-{
-    uint64_t all;
-    int rc = want_text(c, node, err);
-
-    if (rc)
-        return rc;
-    if (!er_parse_u64(node->text, 0, 3, &all, NULL)) {
-        value->streams.all = (uint8_t)all;
-        return 0;
-    }
-    rc = er_parse_list(node->text, ',', add_stream, &value->streams, NULL);
-    if (rc == -ENOMEM)
-        return er_value_no_memory(err);
-    if (rc)
-        return er_error_set(err, ER_E_CONFIG,
-                            "expected 0, 1, 2, 3 or LOCAL_RANK:VALUE,... with each rank once; got "
-                            "'" SHOWN "'",
-                            node->text);
-    return 0;
+    return er_value_copy_text(node->text, value, err);
 }
 
 static const er_value_parse_fn PARSERS[ER_KEY_TYPE_COUNT] = {
@@ -470,8 +380,8 @@ static const er_value_parse_fn PARSERS[ER_KEY_TYPE_COUNT] = {
     [ER_KEY_RANGE] = parse_range,
     [ER_KEY_NPROC] = parse_nproc,
     [ER_KEY_PORTS] = parse_ports,
-    [ER_KEY_CONSOLE] = parse_console,
-    [ER_KEY_STREAMS] = parse_streams,
+    [ER_KEY_CONSOLE] = er_value_parse_console,
+    [ER_KEY_STREAMS] = er_value_parse_streams,
     [ER_KEY_COMMAND] = er_value_parse_command,
     [ER_KEY_STRINGS] = er_value_parse_list,
     [ER_KEY_CODES] = er_value_parse_list,

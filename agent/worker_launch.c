@@ -187,10 +187,12 @@ static int build_env(struct er_worker *w, const struct er_group_context *ctx,
     return rc;
 }
 
-static unsigned stream_bits(const struct er_stream_map *map, int local_rank)
+static unsigned stream_bits(const struct er_stream_map *map, const struct er_worker *w)
 {
+    uint32_t rank = (uint32_t)(map->global ? w->rank : w->local_rank);
+
     for (uint32_t i = 0; i < map->n; i++) {
-        if (map->items[i].local_rank == (uint32_t)local_rank)
+        if (map->items[i].rank == rank)
             return map->items[i].value;
     }
     return map->all;
@@ -255,8 +257,8 @@ static int open_stream(struct er_worker *w, const struct er_group_context *ctx,
                        struct er_error *err)
 {
     const struct er_config *c = ctx->config;
-    unsigned bit = 1u << stream, tee = stream_bits(&c->log.tee, w->local_rank) & bit;
-    unsigned redirect = stream_bits(&c->log.redirects, w->local_rank) & bit;
+    unsigned bit = 1u << stream, tee = stream_bits(&c->log.tee, w) & bit;
+    unsigned redirect = stream_bits(&c->log.redirects, w) & bit;
     bool shown = er_console_shows(c->log.console, w->rank, w->local_rank);
     struct names names = {.ctx = ctx, .a = a, .local_rank = w->local_rank};
     ER_CLEANUP(er_cleanup_free) char *prefix = NULL;

@@ -122,7 +122,8 @@ static const struct {
      "job.yaml:2:14: checkpoint.dir: only ${job}, ${role}, ${node_id}, ${hostname} and ${env.NAME} "
      "can be used here"},
     {"command: a\nlog: {redirects: 4}\n",
-     "job.yaml:2:18: log.redirects: expected 0, 1, 2, 3 or LOCAL_RANK:VALUE,... with each rank "
+     "job.yaml:2:18: log.redirects: expected 0, 1, 2, 3, LOCAL_RANK:VALUE,... or "
+     "global:RANK:VALUE,... with each rank "
      "once; got '4'"},
     {"command: a\nlog: {console: '1,,2'}\n",
      "job.yaml:2:16: log.console: expected all, none, ranks \"0,8-15\" or local ranks \"local:0\"; "
@@ -260,7 +261,8 @@ static const struct {
      "--shutdown-timeout: expected a duration such as 500ms, 30s, 1h30m or none, got '-1'",
      64},
     {{"-r", "0:9", "x"},
-     "--redirects: expected 0, 1, 2, 3 or LOCAL_RANK:VALUE,... with each rank once; got '0:9'",
+     "--redirects: expected 0, 1, 2, 3, LOCAL_RANK:VALUE,... or global:RANK:VALUE,... with each "
+     "rank once; got '0:9'",
      64},
     {{"--rdzv-backend", "redis", "x"},
      "--rdzv-backend: expected static, c10d, etcd-v2, etcd, embedded, managed or auto; got 'redis'",
