@@ -304,7 +304,7 @@ static void on_line(void *user, const struct er_train_line *line)
 
 static int train(struct app *app, struct er_error *err)
 {
-    static const struct er_train_ops ops = {grads, apply, spans, state, epoch_end};
+    static const struct er_train_ops ops = {grads, apply, spans, state, epoch_end, NULL};
     const struct options *options = &app->options;
     struct er_train_result result;
     uint64_t total;

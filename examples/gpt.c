@@ -276,7 +276,7 @@ static int generate(struct app *app, struct er_error *err)
 
 static int train(struct app *app, struct er_error *err)
 {
-    static const struct er_train_ops ops = {grads, apply, spans, state, epoch_end};
+    static const struct er_train_ops ops = {grads, apply, spans, state, epoch_end, NULL};
     const struct options *options = &app->options;
     struct er_train_result result;
     uint64_t total = options->epochs * er_plan_steps(&app->plan);

@@ -10,6 +10,7 @@
 #include "trainer/bucket.h"
 #include "trainer/optim.h"
 #include "trainer/sync.h"
+#include "trainer/vote.h"
 
 /* Our operations in flight: well below the communicator's ring, whose handles are reused. A bucket
  * that is full while so many are under way leaves as soon as one is done. */
@@ -266,28 +267,16 @@ static double norm2_part(const struct er_ddp *ddp)
     return sum;
 }
 
-/* A rank that refuses the step still votes: the others learn it within the step. */
 static int hold_vote(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err)
 {
     struct er_error misuse = ddp->misuse;
-    uint32_t size = (uint32_t)er_comm_size(ddp->comm);
-    int rc;
 
-    vote->ok = misuse.code == 0;
     vote->order_hash = ddp->order_hash;
     vote->nonfinite += ddp->nonfinite;
     if (ddp->norm2)
         vote->norm2 += norm2_part(ddp);
     start_over(ddp);
-    rc = er_vote(ddp->comm, vote, err);
-    if (rc < 0)
-        return er_error_wrap(err, rc, "vote of step %lu", (unsigned long)vote->step);
-    if (misuse.code)
-        return er_error_set(err, misuse.code, "%s", misuse.text);
-    if (vote->ok != size)
-        return er_error_set(err, ER_E_ABORTED, "step %lu: %u of %u ranks refused it",
-                            (unsigned long)vote->step, size - vote->ok, size);
-    return 0;
+    return er_vote_hold(ddp->comm, vote, &misuse, err);
 }
 
 int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err)

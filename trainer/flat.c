@@ -138,3 +138,15 @@ size_t er_flat_slices(const struct er_flat *flat, struct er_slice *ret)
     }
     return n;
 }
+
+struct er_slice er_flat_piece(const struct er_flat *flat, size_t which, size_t param, size_t offset,
+                              size_t count, float *data)
+{
+    const struct er_flat_param *p = &flat->params[param];
+    struct er_slice slice = slice_of(p, which == 0 ? p->name : p->state_name[which - 1], data);
+
+    slice.offset = offset;
+    slice.count = count;
+    slice.replicated = false;
+    return slice;
+}

@@ -67,6 +67,10 @@ void er_flat_spans(const struct er_flat *flat, size_t block, struct er_span *ret
  * Fills and returns er_flat_slices_n() entries. */
 size_t er_flat_slices_n(const struct er_flat *flat);
 size_t er_flat_slices(const struct er_flat *flat, struct er_slice *ret);
+/* A rank's own part of one of those: elements [offset, offset + count) at `data`. `which`: 0 the
+ * values, 1 + i the optimizer's i-th state. */
+struct er_slice er_flat_piece(const struct er_flat *flat, size_t which, size_t param, size_t offset,
+                              size_t count, float *data);
 
 #ifdef __cplusplus
 }

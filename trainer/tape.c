@@ -12,6 +12,8 @@ struct er_tape {
     struct er_node *last;
     er_leaf_fn hook;
     void *hook_user;
+    er_use_fn use;
+    void *use_user;
     bool want_grad; /* from the next er_tape_begin() on */
     bool grad;      /* in this step */
     bool walked;    /* er_tape_backward() has run in this step */
@@ -20,15 +22,17 @@ struct er_tape {
 static void init_leaf(struct er_tape *tape, size_t i)
 {
     const struct er_flat_param *param = &tape->flat->params[i];
+    bool bound = tape->flat->block[ER_FLAT_VALUE] != NULL;
 
     /* grad_set from the start: contributions add to what the flat memory holds. */
-    tape->leaves[i] = (struct er_tensor){.name = param->name,
-                                         .shape = param->shape,
-                                         .count = param->count,
-                                         .value = er_flat_at(tape->flat, ER_FLAT_VALUE, i),
-                                         .grad = er_flat_at(tape->flat, ER_FLAT_GRAD, i),
-                                         .grad_set = true,
-                                         .param = i};
+    tape->leaves[i] =
+        (struct er_tensor){.name = param->name,
+                           .shape = param->shape,
+                           .count = param->count,
+                           .value = bound ? er_flat_at(tape->flat, ER_FLAT_VALUE, i) : NULL,
+                           .grad = bound ? er_flat_at(tape->flat, ER_FLAT_GRAD, i) : NULL,
+                           .grad_set = true,
+                           .param = i};
 }
 
 int er_tape_new(struct er_tape **ret, const struct er_flat *flat, size_t arena_bytes,
@@ -68,6 +72,12 @@ void er_tape_hook(struct er_tape *tape, er_leaf_fn hook, void *user)
 {
     tape->hook = hook;
     tape->hook_user = user;
+}
+
+void er_tape_use_hook(struct er_tape *tape, er_use_fn hook, void *user)
+{
+    tape->use = hook;
+    tape->use_user = user;
 }
 
 void er_tape_grad(struct er_tape *tape, bool on)
@@ -150,6 +160,18 @@ static bool differentiable(const struct er_node *node)
     return false;
 }
 
+static int use_params(struct er_tape *tape, const struct er_node *node, bool backward,
+                      struct er_error *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; tape->use && i < node->op->inputs_n && rc == 0; i++) {
+        if (node->in[i] && node->in[i]->param != ER_TENSOR_NO_PARAM)
+            rc = tape->use(tape->use_user, node->in[i]->param, backward, err);
+    }
+    return rc;
+}
+
 int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_tensor *const *in,
                   const void *attr, struct er_tensor **ret, struct er_error *err)
 {
@@ -172,6 +194,9 @@ int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_t
     if (rc < 0)
         return rc;
     node->saved = saved;
+    rc = use_params(tape, node, false, err);
+    if (rc < 0)
+        return rc;
     op->forward(node);
     if (record)
         tape->last = node;
@@ -214,6 +239,8 @@ static void walk_node(struct er_tape *tape, struct er_node *node)
 
 int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_error *err)
 {
+    int rc = 0;
+
     if (!tape->grad)
         return er_error_set(err, ER_E_USAGE, "backward: gradients are off in this step");
     if (tape->walked)
@@ -231,11 +258,14 @@ int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_err
     count_uses(tape, loss);
     loss->grad[0] = 1.0f;
     loss->grad_set = true;
-    for (struct er_node *node = tape->last; node; node = node->prev) {
-        if (node->live)
+    for (struct er_node *node = tape->last; node && rc == 0; node = node->prev) {
+        if (!node->live)
+            continue;
+        rc = use_params(tape, node, true, err);
+        if (rc == 0)
             walk_node(tape, node);
     }
-    return 0;
+    return rc;
 }
 
 size_t er_tape_growths(const struct er_tape *tape)

@@ -26,6 +26,8 @@ extern "C" {
 #define ER_TAPE_INPUTS_MAX 4
 
 typedef void (*er_leaf_fn)(void *user, size_t param);
+/* A parameter is about to be read, by an operation's forward or backward. */
+typedef int (*er_use_fn)(void *user, size_t param, bool backward, struct er_error *err);
 
 struct er_tape_op;
 
@@ -58,13 +60,16 @@ struct er_tape_op {
 
 struct er_tape; /* opaque */
 
-/* `flat` is bound and outlives the tape; it may have no parameters. `arena_bytes`: first size of
- * the step's memory, 0: 2 MiB. */
+/* `flat` outlives the tape; it may have no parameters. It is bound, or er_fsdp_attach() gives the
+ * leaves their memory. `arena_bytes`: first size of the step's memory, 0: 2 MiB. */
 int er_tape_new(struct er_tape **ret, const struct er_flat *flat, size_t arena_bytes,
                 struct er_error *err);
 void er_tape_free(struct er_tape *tape);
 /* NULL: none. */
 void er_tape_hook(struct er_tape *tape, er_leaf_fn hook, void *user);
+/* Called before each use of a parameter, for those whose memory comes and goes (FSDP); its failure
+ * is the operation's, or backward's. NULL: none. */
+void er_tape_use_hook(struct er_tape *tape, er_use_fn hook, void *user);
 /* Off: nothing is recorded, no gradient memory is taken (evaluation). On at first. Takes effect
  * with the next er_tape_begin(). */
 void er_tape_grad(struct er_tape *tape, bool on);
@@ -84,7 +89,7 @@ int er_tape_buffer(struct er_tape *tape, const char *name, const struct er_shape
 int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_tensor *const *in,
                   const void *attr, struct er_tensor **ret, struct er_error *err);
 /* `loss` has one element. ER_E_USAGE: more elements, gradients are off, no parameter reached, or
- * this step has been walked already. */
+ * this step has been walked already; or what the hook of uses says. */
 int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_error *err);
 
 /* See er_arena_growths(). */

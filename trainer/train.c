@@ -63,7 +63,8 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
     er_train_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
                               er_notice(train->ctx), er_now_us());
     er_train_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));
-    rc = er_ddp_finish(train->ddp, vote, err);
+    rc =
+        train->fsdp ? er_fsdp_finish(train->fsdp, vote, err) : er_ddp_finish(train->ddp, vote, err);
     if (rc < 0)
         return rc;
     verdict = er_train_policy_judge(vote, train->size);

@@ -15,10 +15,12 @@
 extern "C" {
 #endif
 
+struct er_fsdp; /* trainer/fsdp.h */
+
 struct er_step {
     uint64_t step;         /* this step's number, from 1 over all epochs */
     struct er_range range; /* this rank's positions; range.count may be 0 */
-    struct er_ddp *ddp; /* call er_ddp_ready() as gradients become final; NULL without a reducer */
+    struct er_ddp *ddp;    /* call er_ddp_ready() as gradients become final; NULL with FSDP */
 };
 
 struct er_loss {
@@ -35,14 +37,17 @@ struct er_train_ops {
     /* One optimizer step with gradients / vote->weight; then clears the gradients. Never
      * interrupted. */
     int (*apply)(void *user, uint64_t step, const struct er_vote *vote, struct er_error *err);
-    /* Gradient spans in forward order, and the state to save (parameters, optimizer); valid for the
-     * run. */
+    /* Gradient spans in forward order (NULL with `shard`), and the state to save (parameters,
+     * optimizer; this rank's pieces with `shard`); valid for the run. */
     void (*spans)(void *user, const struct er_span **ret, size_t *ret_n);
     void (*state)(void *user, const struct er_slice **ret, size_t *ret_n);
     /* Optional; after the last step of an epoch and at the end, on every rank; again when a run
      * resumes there, since nothing tells whether it was done. */
     int (*epoch_end)(void *user, uint64_t epoch, uint64_t step, struct er_comm *comm,
                      struct er_error *err);
+    /* Optional: FSDP instead of DDP. Called once, when the ranks are connected: opens, attaches and
+     * fills the program's sharded parameters, which stay the program's. */
+    int (*shard)(void *user, struct er_comm *comm, struct er_fsdp **ret, struct er_error *err);
 };
 
 enum er_train_event {

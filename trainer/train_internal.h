@@ -6,6 +6,7 @@
  *   train_save.c   writing a checkpoint and telling the job
  *   train_log.c    lines for the program
  */
+#include "trainer/fsdp.h"
 #include "trainer/train.h"
 #include "trainer/train_policy.h"
 
@@ -20,7 +21,8 @@ struct er_train {
     void *user;
     const struct er_train_opts *opts;
     struct er_comm *comm;
-    struct er_ddp *ddp;
+    struct er_ddp *ddp;   /* NULL: fsdp */
+    struct er_fsdp *fsdp; /* the program's; NULL: ddp */
     struct er_ckpt *ckpt; /* NULL: no checkpoints */
     struct er_train_saving saving;
     int rank, size;

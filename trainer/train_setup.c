@@ -29,8 +29,11 @@ static int check_options(struct er_train *train, struct er_error *err)
     const struct er_train_ops *ops = train->ops;
     const struct er_train_opts *opts = train->opts;
 
-    if (!ops->grads || !ops->apply || !ops->spans || !ops->state)
-        return er_error_set(err, ER_E_USAGE, "grads, apply, spans and state must be given");
+    if (!ops->grads || !ops->apply || !ops->state || !ops->spans == !ops->shard)
+        return er_error_set(err, ER_E_USAGE,
+                            "grads, apply, state, and one of spans and shard must be given");
+    if (ops->shard && opts->plan.shards > 0)
+        return er_error_set(err, ER_E_USAGE, "exact mode is for DDP; it was asked for with FSDP");
     if (opts->plan.samples < 1 || opts->plan.global_batch < 1 || opts->epochs < 1)
         return er_error_set(err, ER_E_USAGE,
                             "samples %" PRIu64 ", global batch %" PRIu64 ", epochs %" PRIu64
@@ -146,10 +149,20 @@ static int check_exact(const struct er_train *train, struct er_error *err)
     return er_numerics_agree(train->comm, err);
 }
 
-int er_train_open(struct er_train *train, struct er_error *err)
+static int open_reducer(struct er_train *train, struct er_error *err)
 {
     const struct er_span *spans = NULL;
     size_t spans_n = 0;
+
+    if (train->ops->shard)
+        return er_train_callback_rc(train->ops->shard(train->user, train->comm, &train->fsdp, err),
+                                    "shard()", err);
+    train->ops->spans(train->user, &spans, &spans_n);
+    return er_ddp_open(&train->ddp, train->comm, spans, spans_n, &train->opts->ddp, err);
+}
+
+int er_train_open(struct er_train *train, struct er_error *err)
+{
     int rc = check_options(train, err);
 
     if (rc == 0)
@@ -165,12 +178,12 @@ int er_train_open(struct er_train *train, struct er_error *err)
     train->rank = er_comm_rank(train->comm);
     train->size = er_comm_size(train->comm);
     rc = check_exact(train, err);
+    if (rc == 0)
+        rc = open_reducer(train, err);
     if (rc < 0)
         return rc;
-    train->ops->spans(train->user, &spans, &spans_n);
     train->ops->state(train->user, &train->state, &train->state_n);
-    rc = er_ddp_open(&train->ddp, train->comm, spans, spans_n, &train->opts->ddp, err);
-    return rc < 0 ? rc : open_checkpoints(train, err);
+    return open_checkpoints(train, err);
 }
 
 void er_train_close(struct er_train *train)

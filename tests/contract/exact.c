@@ -177,7 +177,7 @@ static void state(void *user, const struct er_slice **ret, size_t *ret_n)
 
 static int rank_main(struct er_ctx *ctx, void *user)
 {
-    static const struct er_train_ops ops = {grads, apply, spans, state, NULL};
+    static const struct er_train_ops ops = {grads, apply, spans, state, NULL, NULL};
     static struct model m;
     struct result *result = user;
     struct er_error err = ER_ERROR_INIT;
@@ -240,7 +240,7 @@ static void plain_mode_differs_between_world_sizes(void)
 
 static int too_many_main(struct er_ctx *ctx, void *user)
 {
-    static const struct er_train_ops ops = {grads, apply, spans, state, NULL};
+    static const struct er_train_ops ops = {grads, apply, spans, state, NULL, NULL};
     static struct model m;
     const struct er_train_opts opts = {
         .plan = {.samples = SAMPLES, .global_batch = BATCH, .shards = 2},
@@ -270,7 +270,7 @@ static void more_ranks_than_shards_are_refused(void)
 /* Rank 1's OpenBLAS takes other kernels. */
 static int mixed_main(struct er_ctx *ctx, void *user)
 {
-    static const struct er_train_ops ops = {grads, apply, spans, state, NULL};
+    static const struct er_train_ops ops = {grads, apply, spans, state, NULL, NULL};
     static struct model m;
     const struct er_train_opts opts = {
         .plan = {.samples = SAMPLES, .global_batch = BATCH, .shards = SHARDS},

@@ -1,0 +1,82 @@
+#pragma once
+/*
+ * Fully sharded data parallelism: each rank holds its shard of parameters, gradients and optimizer
+ * state; a unit (a layer, say) is gathered just before it is used and freed behind.
+ *
+ *   forward    gather 0 | use 0, gather 1 | use 1, gather 2 | ...
+ *   backward   ... | use 2, gather 1 | use 1, gather 0, reduce-scatter 2 | ...
+ *
+ * The tape says when a parameter is used, so a model needs no change: open with the units in the
+ * order in which forward uses them, attach the tape, finish each step, and update the shard. Every
+ * rank gathers and reduces the same units in the same order, also one without samples. On the wire
+ * are sums, in rank order: the same bits as with DDP. Source: S. Rajbhandari et al., "ZeRO", SC
+ * 2020; Y. Zhao et al., "PyTorch FSDP", VLDB 2023.
+ *
+ * Memory of a rank with P parameters, W ranks, two optimizer states: 16 P / W bytes, and two
+ * neighbouring units' values and gradients.
+ */
+#include <stdbool.h>
+
+#include "trainer/ddp.h"
+#include "trainer/fsdp_plan.h"
+#include "trainer/optim.h"
+#include "trainer/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum er_fsdp_strategy {
+    ER_FSDP_FULL,      /* values are sharded, too (ZeRO stage 3) */
+    ER_FSDP_GRAD_OPTIM /* every rank keeps all values, gathered once a step (ZeRO stage 2) */
+};
+
+struct er_fsdp_opts {
+    enum er_fsdp_strategy strategy;
+    uint32_t passes; /* forward and backward passes of a step, the same on all ranks (those without
+                        samples make none, and the rest is made for them); 0: 1 */
+    bool count_nonfinite, norm2; /* as in er_ddp_opts, of this rank's shard of the sums */
+};
+
+struct er_fsdp; /* opaque */
+
+/* `flat`: its table, not bound; it, the names of `units` (n; name, first, params_n, keep are read)
+ * and `comm` are borrowed. All memory is taken here. ER_E_USAGE: units that do not cover the
+ * parameters; -ENOMEM. */
+int er_fsdp_open(struct er_fsdp **ret, struct er_comm *comm, const struct er_flat *flat,
+                 const struct er_fsdp_unit *units, size_t n, const struct er_fsdp_opts *opts,
+                 struct er_error *err);
+/* Not while a step is under way, unless the communicator has failed. NULL is fine. */
+void er_fsdp_close(struct er_fsdp *fsdp);
+/* The tape's leaves and its hook of uses are the sharded parameters from now on. The tape is made
+ * over the same `flat` and goes first. */
+void er_fsdp_attach(struct er_fsdp *fsdp, struct er_tape *tape);
+
+/* Writes the first values of one parameter (its whole count). */
+typedef void (*er_fsdp_fill_fn)(void *user, size_t param, float *value);
+/* Collective: unit by unit, rank 0's values for everybody. */
+int er_fsdp_fill(struct er_fsdp *fsdp, er_fsdp_fill_fn fill, void *user, struct er_error *err);
+
+/* Forward passes without backward, from now on (evaluation): the same ones on all ranks. */
+void er_fsdp_eval(struct er_fsdp *fsdp, bool on);
+/* After the step's last backward: reduces what is left, waits, holds the vote. As er_ddp_finish();
+ * then gradient sums are in the shard until the optimizer clears them. */
+int er_fsdp_finish(struct er_fsdp *fsdp, struct er_vote *vote, struct er_error *err);
+
+/* This rank's shard for the optimizer: all of it, or its part of one parameter (count may be 0). */
+struct er_optim_view er_fsdp_view(const struct er_fsdp *fsdp);
+struct er_optim_view er_fsdp_view_param(const struct er_fsdp *fsdp, size_t param);
+
+/* This rank's pieces of values and optimizer states, as a checkpoint holds them; they load at any
+ * world size and with any strategy. `ret`: er_flat_slices_n() entries; returns how many are set. */
+size_t er_fsdp_slices(const struct er_fsdp *fsdp, struct er_slice *ret);
+/* Units and sizes as text, for the checkpoint's description; owned by `fsdp`. */
+const char *er_fsdp_layout(const struct er_fsdp *fsdp);
+/* Of values, gradients, optimizer states and gathered units, all that is ever taken. */
+size_t er_fsdp_bytes(const struct er_fsdp *fsdp);
+/* Of the last finished step; `exposed_us` counts waits for gathers as well. */
+struct er_ddp_times er_fsdp_last_times(const struct er_fsdp *fsdp);
+
+#ifdef __cplusplus
+}
+#endif
