@@ -25,8 +25,9 @@ struct etcd_member *etcd_current(struct er_etcd_conn *c)
 
 void etcd_wake(struct er_etcd_conn *c)
 {
-    if (!c->dispatching)
+    if (!c->dispatching && !c->woken)
         er_grpc_wake(c->grpc);
+    c->woken = true;
 }
 
 /* ---- what is known of the cluster ---- */
@@ -287,14 +288,24 @@ bool er_etcd_conn_pending(const struct er_etcd_conn *c)
 
 void er_etcd_conn_dispatch(struct er_etcd_conn *c)
 {
+    er_etcd_conn_begin(c);
+    er_grpc_dispatch(c->grpc);
+    er_etcd_conn_finish(c);
+}
+
+void er_etcd_conn_begin(struct er_etcd_conn *c)
+{
     c->dispatching = true;
     etcd_requests_answer(c);
-    er_grpc_dispatch(c->grpc);
+}
+
+void er_etcd_conn_finish(struct er_etcd_conn *c)
+{
     if (c->session == ETCD_WAITING && c->next_try_us <= er_now_us())
         begin_session(c);
     etcd_requests_pump(c);
     etcd_streams_pump(c);
-    c->dispatching = false;
+    c->dispatching = c->woken = false;
 }
 
 /* ---- status ---- */
@@ -381,7 +392,8 @@ static int add_members(struct er_etcd_conn *c, const char *endpoints, struct er_
     return rc;
 }
 
-static int fill(struct er_etcd_conn *c, const struct er_etcd_opts *opts, struct er_error *err)
+static int fill(struct er_etcd_conn *c, const struct er_etcd_opts *opts, struct er_grpc *shared,
+                struct er_error *err)
 {
     int rc = er_etcd_auth_load(&c->auth, opts, err);
 
@@ -392,7 +404,9 @@ static int fill(struct er_etcd_conn *c, const struct er_etcd_opts *opts, struct 
     c->prefix = strdup(opts->prefix ? opts->prefix : "");
     if (!c->prefix || er_etcd_watches_new(&c->watches) < 0 || er_etcd_leases_new(&c->leases) < 0)
         return er_error_set(err, -ENOMEM, "etcd client: out of memory");
-    rc = er_grpc_new(&c->grpc, opts->log, err);
+    if (!shared)
+        rc = er_grpc_new(&c->own_grpc, opts->log, err);
+    c->grpc = shared ? shared : c->own_grpc;
     /* Bad PEM shows here, not at the first try. */
     for (size_t i = 0; i < c->member_n && rc == 0; i++)
         rc = open_channel(c, &c->members[i], err);
@@ -400,7 +414,7 @@ static int fill(struct er_etcd_conn *c, const struct er_etcd_opts *opts, struct 
 }
 
 int er_etcd_conn_new(struct er_etcd_conn **ret, const struct er_etcd_opts *opts,
-                     struct er_error *err)
+                     struct er_grpc *shared, struct er_error *err)
 {
     struct er_etcd_conn *c = calloc(1, sizeof(*c));
     int rc;
@@ -417,7 +431,7 @@ int er_etcd_conn_new(struct er_etcd_conn **ret, const struct er_etcd_opts *opts,
     c->request_timeout_us =
         opts->request_timeout_us ? opts->request_timeout_us : REQUEST_TIMEOUT_US;
     c->down_since_us = c->next_try_us = er_now_us();
-    rc = fill(c, opts, err);
+    rc = fill(c, opts, shared, err);
     if (rc < 0) {
         er_etcd_conn_free(c);
         return rc;
@@ -436,7 +450,7 @@ void er_etcd_conn_free(struct er_etcd_conn *c)
     etcd_streams_close(c);
     for (size_t i = 0; i < c->member_n; i++)
         er_grpc_channel_free(c->members[i].channel);
-    er_grpc_free(c->grpc);
+    er_grpc_free(c->own_grpc);
     er_etcd_watches_free(c->watches);
     er_etcd_leases_free(c->leases);
     er_etcd_auth_done(&c->auth);

@@ -24,7 +24,7 @@ struct etcd_member {
 };
 
 struct er_etcd_conn {
-    struct er_grpc *grpc;
+    struct er_grpc *grpc, *own_grpc; /* own_grpc NULL: grpc is shared */
     struct er_etcd_auth auth;
     struct etcd_member members[ER_ETCD_ENDPOINTS_MAX];
     size_t member_n;
@@ -33,7 +33,7 @@ struct er_etcd_conn {
     uint64_t attempt_timeout_us, request_timeout_us;
     struct er_rand rand; /* jitter of retries */
 
-    bool dispatching;
+    bool dispatching, woken; /* woken: since the last dispatch */
     enum etcd_session session;
     unsigned epoch; /* counts the tries; what belongs to an older one says nothing now */
     struct er_grpc_call *asking; /* login or hello under way */

@@ -35,10 +35,11 @@ struct etcd_request {
     uint64_t deadline_us, not_before_us, sent_us, first_sent_us;
     uint64_t known_rev; /* when it was sent */
     unsigned epoch;
-    struct er_etcd_touch touch; /* TXN */
-    bool blocked;               /* waits for an earlier one that touches the same keys */
-    bool repeatable;            /* may be sent again although it may have been applied */
-    bool doubtful;              /* ... and that is so */
+    struct er_etcd_touch touch;  /* TXN */
+    struct er_list *turns, turn; /* TXN: its client's, in order */
+    bool blocked;                /* waits for an earlier one that touches the same keys */
+    bool repeatable;             /* may be sent again although it may have been applied */
+    bool doubtful;               /* ... and that is so */
     struct er_grpc_call *call;
     int rc; /* answered */
     uint64_t lease, ttl_us;
@@ -63,6 +64,7 @@ static int request_new(struct er_etcd_conn *c, enum request_kind kind, void *use
     r->deadline_us = er_deadline_in(er_now_us(), c->request_timeout_us);
     er_buf_init(&r->message, ER_ETCD_MESSAGE_MAX);
     er_list_init(&r->node);
+    er_list_init(&r->turn);
     c->request_n++;
     *ret = r;
     return 0;
@@ -71,6 +73,7 @@ static int request_new(struct er_etcd_conn *c, enum request_kind kind, void *use
 static void request_free(struct etcd_request *r)
 {
     er_list_remove(&r->node);
+    er_list_remove(&r->turn);
     er_buf_done(&r->message);
     er_etcd_touch_done(&r->touch);
     r->conn->request_n--;
@@ -302,23 +305,17 @@ static void send_request(struct er_etcd_conn *c, struct etcd_request *r, uint64_
     c->flying_n++;
 }
 
-static bool conflicts_before(const struct er_list *list, const struct er_list *end,
-                             const struct etcd_request *r)
+/* Behind an earlier one of its client that waits or is under way? */
+static bool is_blocked(const struct etcd_request *r)
 {
-    for (const struct er_list *node = list->next; node != end; node = node->next) {
-        const struct etcd_request *other = ER_LIST_ITEM(node, struct etcd_request, node);
+    for (const struct er_list *node = r->turn.prev; r->turns && node != r->turns;
+         node = node->prev) {
+        const struct etcd_request *other = ER_LIST_ITEM(node, struct etcd_request, turn);
 
-        if (other->kind == REQUEST_TXN && er_etcd_touch_conflict(&other->touch, &r->touch))
+        if (er_etcd_touch_conflict(&other->touch, &r->touch))
             return true;
     }
     return false;
-}
-
-/* Behind an earlier one that waits or is under way? */
-static bool is_blocked(const struct er_etcd_conn *c, const struct etcd_request *r)
-{
-    return r->kind == REQUEST_TXN && (conflicts_before(&c->flying, &c->flying, r) ||
-                                      conflicts_before(&c->waiting, &r->node, r));
 }
 
 /* May it be sent now? Only so many are looked at, so that a long queue costs no more. */
@@ -327,7 +324,7 @@ static bool may_send(const struct er_etcd_conn *c, struct etcd_request *r, unsig
 {
     if (c->session != ETCD_UP || c->flying_n >= ER_ETCD_FLYING_MAX || r->not_before_us > now)
         return false;
-    r->blocked = ++*looked > ER_ETCD_FLYING_MAX || is_blocked(c, r);
+    r->blocked = ++*looked > ER_ETCD_FLYING_MAX || is_blocked(r);
     return !r->blocked;
 }
 
@@ -403,8 +400,8 @@ static bool only_reads(const struct er_store_op *ops, size_t n)
     return true;
 }
 
-int er_etcd_conn_txn(struct er_etcd_conn *c, const struct er_store_txn *txn, er_store_txn_fn done,
-                     void *user)
+int er_etcd_conn_txn(struct er_etcd_conn *c, struct er_list *turns, const struct er_store_txn *txn,
+                     er_store_txn_fn done, void *user)
 {
     struct etcd_request *r = NULL;
     int rc = request_new(c, REQUEST_TXN, user, &r);
@@ -412,10 +409,20 @@ int er_etcd_conn_txn(struct er_etcd_conn *c, const struct er_store_txn *txn, er_
     if (rc < 0)
         return rc;
     r->txn_done = done;
+    r->turns = turns;
+    er_list_push_back(turns, &r->turn);
     r->repeatable =
         only_reads(txn->then_ops, txn->then_n) && only_reads(txn->else_ops, txn->else_n);
     rc = er_etcd_touch_init(&r->touch, txn);
     return queue(r, rc < 0 ? rc : er_etcd_encode_txn(txn, &r->message));
+}
+
+void er_etcd_turns_end(struct er_list *turns)
+{
+    er_list_for_each_safe (node, turns) {
+        ER_LIST_ITEM(node, struct etcd_request, turn)->turns = NULL;
+        er_list_remove(node);
+    }
 }
 
 int er_etcd_conn_grant(struct er_etcd_conn *c, uint64_t id, uint64_t ttl_us, er_store_lease_fn done,
@@ -440,7 +447,6 @@ int er_etcd_conn_revoke(struct er_etcd_conn *c, uint64_t id, er_store_lease_fn d
 
     if (rc < 0)
         return rc;
-    er_etcd_leases_remove(c->leases, id); /* on purpose: not "lost" */
     r->lease = id;
     r->lease_done = done;
     r->repeatable = true;

@@ -218,6 +218,11 @@ int er_etcd_conn_watch(struct er_etcd_conn *c, struct er_bytes key, bool prefix,
     return er_etcd_watches_add(c->watches, key, prefix, start_rev, c->known_rev, fn, user, ret_id);
 }
 
+void er_etcd_conn_forget(struct er_etcd_conn *c, uint64_t lease)
+{
+    er_etcd_leases_remove(c->leases, lease);
+}
+
 void er_etcd_conn_unwatch(struct er_etcd_conn *c, uint64_t id)
 {
     etcd_wake(c);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/list.h"
+#include "rendezvous/etcd_ids.h"
 #include "rendezvous/etcd_status.h"
 
 enum watch_state { FRESH, ASKED, LIVE };
@@ -16,7 +17,7 @@ struct watch {
     uint64_t id, wire_id, next_rev; /* next_rev 0: not known yet */
     struct er_bytes key;            /* owned */
     bool prefix, denied;
-    bool dead; /* no callbacks any more; goes with the next reap */
+    bool dead; /* no callbacks any more */
     er_store_watch_fn fn;
     void *user;
     /* Events of a revision that is not whole yet, and what they point into. */
@@ -27,7 +28,9 @@ struct watch {
 };
 
 struct er_etcd_watches {
-    struct er_list fresh, active; /* active: ASKED and LIVE, by wire id */
+    struct er_list fresh, asked, live; /* by state; asked: in the order of asking */
+    struct er_list doomed;             /* dead: freed by the next reap */
+    struct er_etcd_ids by_id, by_wire; /* not the dead; by_wire: ASKED and LIVE */
     uint64_t last_id, last_wire_id;
     size_t n;
     uint64_t *cancels; /* wire ids to cancel */
@@ -42,7 +45,9 @@ int er_etcd_watches_new(struct er_etcd_watches **ret)
     if (!ws)
         return -ENOMEM;
     er_list_init(&ws->fresh);
-    er_list_init(&ws->active);
+    er_list_init(&ws->asked);
+    er_list_init(&ws->live);
+    er_list_init(&ws->doomed);
     *ret = ws;
     return 0;
 }
@@ -69,10 +74,14 @@ void er_etcd_watches_free(struct er_etcd_watches *ws)
 {
     if (!ws)
         return;
-    er_list_for_each_safe (node, &ws->fresh)
-        watch_free(ws, ER_LIST_ITEM(node, struct watch, node));
-    er_list_for_each_safe (node, &ws->active)
-        watch_free(ws, ER_LIST_ITEM(node, struct watch, node));
+    for (size_t i = 0; i < 4; i++) {
+        struct er_list *const lists[] = {&ws->fresh, &ws->asked, &ws->live, &ws->doomed};
+
+        er_list_for_each_safe (node, lists[i])
+            watch_free(ws, ER_LIST_ITEM(node, struct watch, node));
+    }
+    er_etcd_ids_done(&ws->by_id);
+    er_etcd_ids_done(&ws->by_wire);
     free(ws->cancels);
     free(ws);
 }
@@ -84,7 +93,8 @@ int er_etcd_watches_add(struct er_etcd_watches *ws, struct er_bytes key, bool pr
     struct watch *w = calloc(1, sizeof(*w));
     char *copy = malloc(key.len + 1);
 
-    if (!w || !copy || ws->n == ER_ETCD_WATCHES_MAX) {
+    if (!w || !copy || ws->n == ER_ETCD_WATCHES_MAX ||
+        er_etcd_ids_put(&ws->by_id, ws->last_id + 1, w) < 0) {
         free(w);
         free(copy);
         return ws->n == ER_ETCD_WATCHES_MAX ? ER_E_LIMIT : -ENOMEM;
@@ -128,61 +138,61 @@ static void queue_cancel(struct er_etcd_watches *ws, uint64_t wire_id)
     ws->cancels[ws->cancel_n++] = wire_id;
 }
 
-/* A watch that was asked for stays until its answer came: answers are told apart by their order. */
-static bool may_go(const struct watch *w)
-{
-    return w->dead && w->state != ASKED;
-}
-
 static void reap(struct er_etcd_watches *ws)
 {
-    struct er_list *const lists[] = {&ws->fresh, &ws->active};
-
-    for (size_t i = 0; i < 2 && !ws->busy; i++) {
-        er_list_for_each_safe (node, lists[i]) {
-            struct watch *w = ER_LIST_ITEM(node, struct watch, node);
-
-            if (may_go(w))
-                watch_free(ws, w);
-        }
+    er_list_for_each_safe (node, &ws->doomed) {
+        if (!ws->busy)
+            watch_free(ws, ER_LIST_ITEM(node, struct watch, node));
     }
 }
 
-static struct watch *find(struct er_list *list, uint64_t id)
+static void move_to(struct er_list *list, struct watch *w)
 {
-    er_list_for_each (node, list) {
-        struct watch *w = ER_LIST_ITEM(node, struct watch, node);
+    er_list_remove(&w->node);
+    er_list_push_back(list, &w->node);
+}
 
-        if (w->id == id && !w->dead)
-            return w;
+/* No callbacks any more. A watch that was asked for stays until its answer came: answers are told
+ * apart by their order. */
+static void kill_watch(struct er_etcd_watches *ws, struct watch *w)
+{
+    if (!w->dead) {
+        er_etcd_ids_remove(&ws->by_id, w->id);
+        er_etcd_ids_remove(&ws->by_wire, w->wire_id);
     }
-    return NULL;
+    w->dead = true;
+    if (w->state != ASKED)
+        move_to(&ws->doomed, w);
 }
 
 void er_etcd_watches_remove(struct er_etcd_watches *ws, uint64_t id)
 {
-    struct watch *w = find(&ws->active, id);
+    struct watch *w = er_etcd_ids_get(&ws->by_id, id);
 
     if (!w)
-        w = find(&ws->fresh, id);
-    if (!w)
         return;
-    w->dead = true;
     if (w->state == LIVE)
         queue_cancel(ws, w->wire_id);
+    kill_watch(ws, w);
     reap(ws);
 }
 
-void er_etcd_watches_connected(struct er_etcd_watches *ws, uint64_t known_rev)
+static void ask_again(struct er_etcd_watches *ws, struct er_list *list)
 {
-    er_list_for_each_safe (node, &ws->active) {
+    er_list_for_each_safe (node, list) {
         struct watch *w = ER_LIST_ITEM(node, struct watch, node);
 
         drop_held(w); /* it comes again, from next_rev on */
         w->state = FRESH;
-        er_list_remove(node);
-        er_list_push_back(&ws->fresh, node);
+        move_to(w->dead ? &ws->doomed : &ws->fresh, w);
     }
+}
+
+void er_etcd_watches_connected(struct er_etcd_watches *ws, uint64_t known_rev)
+{
+    ask_again(ws, &ws->live);
+    ask_again(ws, &ws->asked);
+    er_etcd_ids_clear(&ws->by_wire);
     ws->cancel_n = 0;
     reap(ws);
     er_list_for_each (node, &ws->fresh) {
@@ -205,8 +215,9 @@ bool er_etcd_watches_next_request(struct er_etcd_watches *ws, struct er_etcd_wat
     if (er_list_empty(&ws->fresh))
         return false;
     w = ER_LIST_ITEM(ws->fresh.next, struct watch, node);
-    er_list_remove(&w->node);
-    er_list_push_back(&ws->active, &w->node);
+    if (er_etcd_ids_put(&ws->by_wire, ws->last_wire_id + 1, w) < 0)
+        return false; /* without memory it waits */
+    move_to(&ws->asked, w);
     w->wire_id = ++ws->last_wire_id;
     w->state = ASKED;
     *ret = (struct er_etcd_watch_request){
@@ -217,6 +228,7 @@ bool er_etcd_watches_next_request(struct er_etcd_watches *ws, struct er_etcd_wat
 
 /* ---- answers ---- */
 
+/* rc: the watch ends with it. */
 static void tell(struct er_etcd_watches *ws, struct watch *w, int rc,
                  const struct er_store_event *events, size_t n, uint64_t rev)
 {
@@ -224,7 +236,8 @@ static void tell(struct er_etcd_watches *ws, struct watch *w, int rc,
 
     if (w->dead)
         return;
-    w->dead = rc != 0;
+    if (rc)
+        kill_watch(ws, w);
     ws->busy = true;
     w->fn(w->user, rc, events, n, rev);
     ws->busy = was_busy;
@@ -233,24 +246,14 @@ static void tell(struct er_etcd_watches *ws, struct watch *w, int rc,
 /* The watch whose create this answers: they come in the order of asking. */
 static struct watch *first_asked(struct er_etcd_watches *ws)
 {
-    er_list_for_each (node, &ws->active) {
-        struct watch *w = ER_LIST_ITEM(node, struct watch, node);
-
-        if (w->state == ASKED)
-            return w;
-    }
-    return NULL;
+    return er_list_empty(&ws->asked) ? NULL : ER_LIST_ITEM(ws->asked.next, struct watch, node);
 }
 
 static struct watch *by_wire_id(struct er_etcd_watches *ws, int64_t wire_id)
 {
-    er_list_for_each (node, &ws->active) {
-        struct watch *w = ER_LIST_ITEM(node, struct watch, node);
+    struct watch *w = wire_id > 0 ? er_etcd_ids_get(&ws->by_wire, (uint64_t)wire_id) : NULL;
 
-        if (wire_id > 0 && w->wire_id == (uint64_t)wire_id && w->state == LIVE)
-            return w;
-    }
-    return NULL;
+    return w && w->state == LIVE ? w : NULL;
 }
 
 static enum er_etcd_watch_outcome on_cancel(struct er_etcd_watches *ws, struct watch *w,
@@ -274,11 +277,16 @@ static enum er_etcd_watch_outcome on_created(struct er_etcd_watches *ws,
     if (!w)
         return ER_ETCD_WATCH_HANDLED;
     w->state = LIVE;
+    move_to(&ws->live, w);
+    if (w->dead) { /* nobody wants it any more */
+        if (!a->canceled)
+            queue_cancel(ws, w->wire_id);
+        kill_watch(ws, w);
+        return ER_ETCD_WATCH_HANDLED;
+    }
     if (a->canceled)
         return on_cancel(ws, w, a, may_login);
     w->denied = false;
-    if (w->dead)
-        queue_cancel(ws, w->wire_id);
     return ER_ETCD_WATCH_HANDLED;
 }
 
@@ -365,21 +373,25 @@ enum er_etcd_watch_outcome er_etcd_watches_answer(struct er_etcd_watches *ws,
     return outcome;
 }
 
+static void stale(struct er_etcd_watches *ws, struct watch *w)
+{
+    if (w->state == LIVE)
+        queue_cancel(ws, w->wire_id);
+    tell(ws, w, ER_E_STALE, NULL, 0, 0);
+}
+
 void er_etcd_watches_stale(struct er_etcd_watches *ws)
 {
-    struct er_list *const lists[] = {&ws->fresh, &ws->active};
-    uint64_t last = ws->last_id; /* not those that callbacks add */
+    struct er_list all; /* not those that callbacks add */
 
-    for (size_t i = 0; i < 2; i++) {
-        er_list_for_each (node, lists[i]) {
-            struct watch *w = ER_LIST_ITEM(node, struct watch, node);
-
-            if (w->id > last || w->dead)
-                continue;
-            if (w->state == LIVE)
-                queue_cancel(ws, w->wire_id);
-            tell(ws, w, ER_E_STALE, NULL, 0, 0);
-        }
-    }
+    er_list_init(&all);
+    er_list_for_each_safe (node, &ws->fresh)
+        move_to(&all, ER_LIST_ITEM(node, struct watch, node));
+    er_list_for_each_safe (node, &ws->live)
+        move_to(&all, ER_LIST_ITEM(node, struct watch, node));
+    while (!er_list_empty(&all)) /* telling moves it on */
+        stale(ws, ER_LIST_ITEM(all.next, struct watch, node));
+    er_list_for_each (node, &ws->asked) /* these stay */
+        stale(ws, ER_LIST_ITEM(node, struct watch, node));
     reap(ws);
 }

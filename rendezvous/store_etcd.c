@@ -8,6 +8,7 @@
 struct etcd_store {
     struct er_store base;
     struct er_etcd_conn *conn;
+    struct er_list turns;
 };
 
 static struct er_etcd_conn *conn_of(const struct er_store *store)
@@ -47,7 +48,9 @@ static void store_dispatch(struct er_store *store, uint64_t now_us)
 static int store_txn(struct er_store *store, const struct er_store_txn *txn, er_store_txn_fn done,
                      void *user)
 {
-    return er_etcd_conn_txn(conn_of(store), txn, done, user);
+    struct etcd_store *s = (struct etcd_store *)(void *)store;
+
+    return er_etcd_conn_txn(s->conn, &s->turns, txn, done, user);
 }
 
 static int store_grant(struct er_store *store, uint64_t id, uint64_t ttl_us, er_store_lease_fn done,
@@ -63,6 +66,7 @@ static int store_keep(struct er_store *store, uint64_t id, er_store_lease_fn los
 
 static int store_revoke(struct er_store *store, uint64_t id, er_store_lease_fn done, void *user)
 {
+    er_etcd_conn_forget(conn_of(store), id); /* on purpose: not "lost" */
     return er_etcd_conn_revoke(conn_of(store), id, done, user);
 }
 
@@ -106,7 +110,8 @@ int er_store_etcd_open(struct er_store **ret, const struct er_etcd_opts *opts, s
     if (!s)
         return er_error_set(err, -ENOMEM, "etcd client: out of memory");
     s->base.ops = &etcd_ops;
-    rc = er_etcd_conn_new(&s->conn, opts, err);
+    er_list_init(&s->turns);
+    rc = er_etcd_conn_new(&s->conn, opts, NULL, err);
     if (rc < 0) {
         free(s);
         return rc;

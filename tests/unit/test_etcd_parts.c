@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "rendezvous/etcd_ids.h"
 #include "rendezvous/etcd_lease.h"
 #include "rendezvous/etcd_order.h"
 #include "rendezvous/etcd_rotate.h"
@@ -129,6 +130,39 @@ Test(etcd_rotate, rounds_without_success_wait_longer_up_to_a_limit)
         now = next;
     }
     cr_assert_geq(before, ER_ETCD_ROTATE_MAX_US * 3 / 4);
+}
+
+/* ---- ids ---- */
+
+Test(etcd_ids, every_item_is_found_until_it_is_removed)
+{
+    enum { N = 2000 };
+    static uint64_t there[N]; /* 0: removed */
+    struct er_etcd_ids ids = {.n = 0};
+    struct er_rand r;
+
+    er_rand_init(&r, 1);
+    cr_assert_null(er_etcd_ids_get(&ids, 1));
+    er_etcd_ids_remove(&ids, 1);
+    for (size_t i = 0; i < N; i++) {
+        there[i] = i % 2 ? i + 1 : er_rand_next(&r); /* dense and wide ones */
+        cr_assert_eq(er_etcd_ids_put(&ids, there[i], &there[i]), 0);
+        if (i % 3 == 0) {
+            size_t gone = er_rand_below(&r, i + 1);
+
+            er_etcd_ids_remove(&ids, there[gone]);
+            if (there[gone])
+                cr_assert_null(er_etcd_ids_get(&ids, there[gone]));
+            there[gone] = 0;
+        }
+    }
+    for (size_t i = 0; i < N; i++) {
+        if (there[i])
+            cr_assert_eq(er_etcd_ids_get(&ids, there[i]), &there[i]);
+    }
+    er_etcd_ids_clear(&ids);
+    cr_assert_null(er_etcd_ids_get(&ids, there[N - 1]));
+    er_etcd_ids_done(&ids);
 }
 
 /* ---- leases ---- */
