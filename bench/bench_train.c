@@ -11,17 +11,13 @@
 #include <unistd.h>
 
 #include "bench/lib/bench.h"
+#include "bench/lib/gpt_job.h"
 #include "bench/lib/mlp.h"
-#include "examples/gpt_model.h"
 #include "tests/lib/ranks.h"
-#include "trainer/sampler.h"
 
-enum { RANKS_MAX = 2, MLP_ROWS = 256, GPT_ROWS = 4, GPT_LENGTH = 256, WARM = 3 };
+enum { RANKS_MAX = 2, MLP_ROWS = 256, WARM = 3 };
 
 static const size_t mlp_widths[MLP_LAYERS + 1] = {784, 1024, 1024, 10};
-static const struct gpt_shape gpt_shape = {
-    .vocab = 256, .context = GPT_LENGTH, .layers = 4, .heads = 8, .width = 256};
-
 /* What runs: on `ranks` ranks, `steps` a round, each of `units` samples or tokens a rank. */
 struct member {
     const char *model, *figure;
@@ -44,36 +40,6 @@ static void must(int rc, const struct er_error *err)
 
 /* ---- ours ---- */
 
-struct gpt_job {
-    struct gpt gpt;
-    struct er_optim optim;
-    struct er_ddp *ddp;
-    int32_t tokens[GPT_ROWS * GPT_LENGTH], labels[GPT_ROWS * GPT_LENGTH];
-    uint64_t step;
-};
-
-static void on_gradient(void *user, size_t param)
-{
-    struct gpt_job *job = user;
-
-    er_ddp_ready(job->ddp, param);
-}
-
-static void gpt_step(struct gpt_job *job)
-{
-    const struct gpt_batch batch = {
-        .rows = GPT_ROWS, .length = GPT_LENGTH, .tokens = job->tokens, .labels = job->labels};
-    struct er_vote vote = {.step = ++job->step, .weight = GPT_ROWS * GPT_LENGTH};
-    struct er_error err = ER_ERROR_INIT;
-    struct er_tensor *logits, *loss;
-
-    must(er_tape_begin(job->gpt.tape, &err), &err);
-    must(gpt_forward(&job->gpt, &batch, &logits, &loss, &vote.loss, &err), &err);
-    must(er_tape_backward(job->gpt.tape, loss, &err), &err);
-    must(er_ddp_finish(job->ddp, &vote, &err), &err);
-    gpt_apply(&job->gpt, &job->optim, job->step, 1e-4, 1.0 / vote.weight);
-}
-
 static void open_comm(struct er_comm **ret, struct er_ctx *ctx)
 {
     struct er_error err = ER_ERROR_INIT;
@@ -86,32 +52,23 @@ static int gpt_main(struct er_ctx *ctx, void *user)
 {
     static struct gpt_job job;
     struct round *round = user;
-    uint64_t rank = (uint64_t)er_world(ctx)->rank;
     struct er_error err = ER_ERROR_INIT;
     struct er_comm *comm;
     double began = 0;
 
-    job.optim = er_optim_adamw();
-    must(gpt_open(&job.gpt, &gpt_shape, &job.optim, 1, &err), &err);
-    for (size_t i = 0; i < GPT_ROWS * GPT_LENGTH; i++) {
-        job.tokens[i] = (int32_t)(er_rng(3, rank, 0, i) % gpt_shape.vocab);
-        job.labels[i] = (int32_t)(er_rng(3, rank, 0, i + 1) % gpt_shape.vocab);
-    }
-    er_tape_hook(job.gpt.tape, on_gradient, &job);
     open_comm(&comm, ctx);
-    must(er_ddp_open(&job.ddp, comm, job.gpt.spans, job.gpt.flat.params_n, NULL, &err), &err);
+    gpt_job_open(&job, comm, false);
     for (size_t i = 0; i < WARM + round->steps; i++) {
         if (i == WARM) {
             must(er_comm_barrier(comm, &err), &err);
             began = bench_now_ms();
         }
-        gpt_step(&job);
+        gpt_job_step(&job);
     }
-    if (rank == 0)
+    if (er_comm_rank(comm) == 0)
         round->ms = bench_now_ms() - began;
-    er_ddp_close(job.ddp);
+    gpt_job_close(&job);
     er_comm_abort(comm);
-    gpt_close(&job.gpt);
     return 0;
 }
 
@@ -247,8 +204,8 @@ int main(void)
     static const struct member members[] = {
         {"mlp", "mlp_w1_samples_per_s", 1, 20, MLP_ROWS, mlp_main},
         {"mlp", "mlp_w2_samples_per_s", 2, 20, MLP_ROWS, mlp_main},
-        {"gpt", "gpt_w1_tokens_per_s", 1, 4, GPT_ROWS * GPT_LENGTH, gpt_main},
-        {"gpt", "gpt_w2_tokens_per_s", 2, 4, GPT_ROWS * GPT_LENGTH, gpt_main},
+        {"gpt", "gpt_w1_tokens_per_s", 1, 4, GPT_JOB_TOKENS, gpt_main},
+        {"gpt", "gpt_w2_tokens_per_s", 2, 4, GPT_JOB_TOKENS, gpt_main},
     };
     struct round *round = er_ranks_shared(sizeof(*round));
 

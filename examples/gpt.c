@@ -26,7 +26,7 @@ struct options {
     uint64_t layers, width, heads, context, epochs, batch, micro, seed, checkpoint_steps, log_steps,
         generate;
     double lr, decay, clip, dropout, temperature;
-    bool exact_log, help;
+    bool fsdp, exact_log, help;
 };
 
 struct app {
@@ -148,62 +148,63 @@ static void state(void *user, const struct er_slice **ret, size_t *ret_n)
     *ret_n = app->gpt.slices_n;
 }
 
-/* This rank's share of the windows held out, then the mean over all of them. */
+/* Passes of one step or evaluation over `samples`, on the rank that has most of them. */
+static uint64_t passes_of(const struct app *app, uint64_t samples, size_t size)
+{
+    uint64_t most = (samples + size - 1) / size;
+
+    return (most + app->options.micro - 1) / app->options.micro;
+}
+
+static int shard(void *user, struct er_comm *comm, struct er_fsdp **ret, struct er_error *err)
+{
+    struct app *app = user;
+    const struct er_fsdp_opts opts = {
+        .passes = (uint32_t)passes_of(app, app->plan.global_batch, (size_t)er_comm_size(comm)),
+        .norm2 = app->options.clip > 0,
+    };
+    int rc = gpt_shard(&app->gpt, comm, &opts, err);
+
+    *ret = app->gpt.fsdp;
+    return rc;
+}
+
+static void begin_evaluation(struct app *app, bool on)
+{
+    er_tape_grad(app->gpt.tape, !on);
+    if (app->gpt.fsdp)
+        er_fsdp_eval(app->gpt.fsdp, on);
+}
+
+/* This rank's share of the windows held out, then the mean over all of them. Sharded parameters
+ * come to all ranks at once, so all make as many passes; one without windows looks at any. */
 static int evaluate(struct app *app, struct er_comm *comm, struct er_error *err)
 {
     size_t rank = (size_t)er_comm_rank(comm), size = (size_t)er_comm_size(comm);
     size_t first = app->plan.samples, all = app->windows - first;
     size_t at = first + all * rank / size, end = first + all * (rank + 1) / size;
-    double sum = 0;
+    double sum = 0, unused = 0;
     struct er_tensor *loss;
     struct er_op *op;
     int rc = 0;
 
-    er_tape_grad(app->gpt.tape, false);
-    for (size_t rows; at < end && rc == 0; at += rows) {
-        rows = end - at < app->options.micro ? end - at : app->options.micro;
-        for (size_t row = 0; row < rows; row++)
-            put_window(app, row, at + row);
-        rc = forward(app, rows, false, 0, &sum, &loss, err);
+    begin_evaluation(app, true);
+    for (uint64_t i = 0; i < passes_of(app, all, size) && rc == 0; i++) {
+        size_t rows = end - at < app->options.micro ? end - at : app->options.micro;
+
+        for (size_t row = 0; row < rows || row == 0; row++)
+            put_window(app, row, rows ? at + row : first);
+        if (rows || app->gpt.fsdp)
+            rc = forward(app, rows ? rows : 1, false, 0, rows ? &sum : &unused, &loss, err);
+        at += rows;
     }
-    er_tape_grad(app->gpt.tape, true);
+    begin_evaluation(app, false);
     if (rc == 0)
         rc = er_all_reduce(comm, &sum, 1, ER_F64, ER_SUM, &op, err);
     if (rc == 0)
         rc = er_op_wait(op, UINT64_MAX, err);
     app->held_out_loss = sum / (double)(all * app->options.context);
     return rc;
-}
-
-static int epoch_end(void *user, uint64_t epoch, uint64_t step, struct er_comm *comm,
-                     struct er_error *err)
-{
-    struct app *app = user;
-    int rc = evaluate(app, comm, err);
-
-    if (rc == 0 && er_comm_rank(comm) == 0) {
-        printf("epoch=%llu step=%llu held_out_loss=%.4f bits_per_byte=%.4f\n",
-               (unsigned long long)epoch + 1, (unsigned long long)step, app->held_out_loss,
-               app->held_out_loss / log(2));
-        fflush(stdout);
-    }
-    return rc;
-}
-
-static void on_line(void *user, const struct er_train_line *line)
-{
-    struct app *app = user;
-
-    if (line->event != ER_TRAIN_STEP) {
-        er_train_log_stdout(user, line);
-        return;
-    }
-    printf("step=%llu loss=%.6f tokens_per_s=%.0f", (unsigned long long)line->step, line->loss,
-           line->samples_per_s * (double)app->options.context);
-    if (app->options.exact_log)
-        printf(" exact=%a", line->loss);
-    putchar('\n');
-    fflush(stdout);
 }
 
 /* ---- writing text ---- */
@@ -244,7 +245,7 @@ static int next_byte(struct app *app, size_t length, uint64_t place, int32_t *re
 }
 
 /* The prompt, and what the model goes on with; each byte sees the `context` before it. */
-static int generate(struct app *app, struct er_error *err)
+static int generate(struct app *app, bool shown, struct er_error *err)
 {
     const char *prompt = app->options.prompt;
     size_t length = 0, most = app->options.context;
@@ -255,29 +256,74 @@ static int generate(struct app *app, struct er_error *err)
             memmove(app->tokens, app->tokens + 1, --length * sizeof(*app->tokens));
         app->tokens[length++] = (unsigned char)*c;
     }
-    fputs(prompt, stdout);
-    er_tape_grad(app->gpt.tape, false);
+    if (shown)
+        fputs(prompt, stdout);
+    begin_evaluation(app, true);
     for (uint64_t i = 0; i < app->options.generate && rc == 0; i++) {
         int32_t byte = 0;
 
         rc = next_byte(app, length, i, &byte, err);
-        putchar(isprint(byte) || byte == '\n' || byte == '\t' || byte >= 128 ? byte : '?');
+        if (shown)
+            putchar(isprint(byte) || byte == '\n' || byte == '\t' || byte >= 128 ? byte : '?');
         if (length == most)
             memmove(app->tokens, app->tokens + 1, --length * sizeof(*app->tokens));
         app->tokens[length++] = byte;
     }
+    if (shown)
+        putchar('\n');
+    fflush(stdout);
+    begin_evaluation(app, false);
+    return rc;
+}
+
+/* ---- between steps ---- */
+
+static int epoch_end(void *user, uint64_t epoch, uint64_t step, struct er_comm *comm,
+                     struct er_error *err)
+{
+    struct app *app = user;
+    bool last = epoch + 1 == app->options.epochs;
+    int rc = evaluate(app, comm, err);
+
+    if (rc == 0 && er_comm_rank(comm) == 0) {
+        printf("epoch=%llu step=%llu held_out_loss=%.4f bits_per_byte=%.4f\n",
+               (unsigned long long)epoch + 1, (unsigned long long)step, app->held_out_loss,
+               app->held_out_loss / log(2));
+        fflush(stdout);
+    }
+    /* Whoever holds all parameters writes alone. */
+    if (rc == 0 && last && app->options.generate > 0 && (er_comm_rank(comm) == 0 || app->gpt.fsdp))
+        rc = generate(app, er_comm_rank(comm) == 0, err);
+    return rc;
+}
+
+static void on_line(void *user, const struct er_train_line *line)
+{
+    struct app *app = user;
+
+    if (line->event != ER_TRAIN_STEP) {
+        er_train_log_stdout(user, line);
+        return;
+    }
+    printf("step=%llu loss=%.6f tokens_per_s=%.0f", (unsigned long long)line->step, line->loss,
+           line->samples_per_s * (double)app->options.context);
+    if (app->options.exact_log)
+        printf(" exact=%a", line->loss);
     putchar('\n');
     fflush(stdout);
-    er_tape_grad(app->gpt.tape, true);
-    return rc;
 }
 
 /* ---- the program ---- */
 
 static int train(struct app *app, struct er_error *err)
 {
-    static const struct er_train_ops ops = {grads, apply, spans, state, epoch_end, NULL};
     const struct options *options = &app->options;
+    const struct er_train_ops ops = {.grads = grads,
+                                     .apply = apply,
+                                     .spans = options->fsdp ? NULL : spans,
+                                     .state = state,
+                                     .epoch_end = epoch_end,
+                                     .shard = options->fsdp ? shard : NULL};
     struct er_train_result result;
     uint64_t total = options->epochs * er_plan_steps(&app->plan);
     int rc;
@@ -299,7 +345,7 @@ static int train(struct app *app, struct er_error *err)
     if (rc < 0 || result.stopped || er_world(app->ctx)->rank != 0)
         return rc;
     printf("held_out_loss=%.4f steps=%llu\n", app->held_out_loss, (unsigned long long)result.steps);
-    return options->generate > 0 ? generate(app, err) : 0;
+    return 0;
 }
 
 static int open_data(struct app *app, struct er_error *err)
@@ -339,7 +385,7 @@ static int open_model(struct app *app, struct er_error *err)
     app->optim = er_optim_adamw();
     app->optim.beta2 = 0.95f;
     app->optim.weight_decay = (float)o->decay;
-    rc = gpt_open(&app->gpt, &shape, &app->optim, o->seed, err);
+    rc = gpt_open(&app->gpt, &shape, &app->optim, o->seed, o->fsdp, err);
     if (rc == 0)
         er_tape_hook(app->gpt.tape, on_gradient, app);
     return rc;
@@ -388,6 +434,8 @@ static const struct cli_row rows[] = {
      "bytes to write at the end (default 300)"},
     {"prompt", "TEXT", CLI_TEXT, AT(prompt), 0, 0, "what they follow (default a new line)"},
     {"temperature", "T", CLI_RATE, AT(temperature), 0, 100, "0: the likeliest byte (default 0.8)"},
+    {"fsdp", NULL, CLI_FLAG, AT(fsdp), 0, 0,
+     "divide parameters, gradients and optimizer state over the workers"},
     {"exact-log", NULL, CLI_FLAG, AT(exact_log), 0, 0, "print losses bit for bit too"},
     {"help", NULL, CLI_FLAG, AT(help), 0, 0, ""},
 };

@@ -85,39 +85,50 @@ static int add_params(struct gpt *gpt, struct er_error *err)
 }
 
 /* Uniform of standard deviation `spread` around `start`. */
-static void init_param(struct gpt *gpt, uint64_t seed, size_t param, float spread, float start)
+static void init_param(struct gpt *gpt, size_t param, float spread, float start, float *value)
 {
-    float *value = er_flat_at(&gpt->flat, ER_FLAT_VALUE, param);
-
     for (size_t i = 0; i < gpt->table[param].count; i++) {
-        double unit = (double)(er_rng(seed, param, 0, i) >> 11) * 0x1p-52 - 1.0;
+        double unit = (double)(er_rng(gpt->seed, param, 0, i) >> 11) * 0x1p-52 - 1.0;
 
         value[i] = start + spread * (float)(unit * 1.7320508075688772);
     }
 }
 
-/* GPT-2's: 0.02, and less for what is added to the residual stream. */
-static void init_values(struct gpt *gpt, uint64_t seed)
+/* First values of one parameter. GPT-2's: 0.02, and less for what is added to the residual stream.
+ */
+static void init_value(void *user, size_t param, float *value)
 {
     const float spread = 0.02f;
+    struct gpt *gpt = user;
     float residual = spread / sqrtf(2.0f * (float)gpt->shape.layers);
 
-    init_param(gpt, seed, TOKENS, spread, 0);
-    init_param(gpt, seed, POSITIONS, spread, 0);
-    for (size_t i = LAYERS; i < last_norm(gpt); i++) {
-        const struct param_row *row = &layer_rows[(i - LAYERS) % GPT_LAYER_PARAMS];
+    if (param < LAYERS) {
+        init_param(gpt, param, spread, 0, value);
+    } else if (param < last_norm(gpt)) {
+        const struct param_row *row = &layer_rows[(param - LAYERS) % GPT_LAYER_PARAMS];
 
-        init_param(gpt, seed, i,
+        init_param(gpt, param,
                    row->spread > 0   ? spread
                    : row->spread < 0 ? residual
                                      : 0,
-                   row->start);
+                   row->start, value);
+    } else {
+        init_param(gpt, param, 0, param == last_norm(gpt) ? 1 : 0, value);
     }
-    init_param(gpt, seed, last_norm(gpt), 0, 1);
+}
+
+/* Every rank holds everything. */
+static void hold_whole(struct gpt *gpt)
+{
+    er_flat_bind(&gpt->flat, er_pool_alloc(gpt->pool, er_flat_bytes(&gpt->flat), ER_FLAT_ALIGN));
+    er_flat_spans(&gpt->flat, ER_FLAT_GRAD, gpt->spans);
+    gpt->slices_n = er_flat_slices(&gpt->flat, gpt->slices);
+    for (size_t i = 0; i < gpt->flat.params_n; i++)
+        init_value(gpt, i, er_flat_at(&gpt->flat, ER_FLAT_VALUE, i));
 }
 
 int gpt_open(struct gpt *gpt, const struct gpt_shape *shape, const struct er_optim *optim,
-             uint64_t seed, struct er_error *err)
+             uint64_t seed, bool sharded, struct er_error *err)
 {
     size_t position_bytes = shape->context * sizeof(*gpt->positions);
     int rc = check_shape(shape, err);
@@ -127,28 +138,55 @@ int gpt_open(struct gpt *gpt, const struct gpt_shape *shape, const struct er_opt
     if (rc < 0)
         return rc;
     gpt->shape = *shape;
+    gpt->seed = seed;
     er_flat_init(&gpt->flat, gpt->table, GPT_PARAMS_MAX, er_optim_state_names(optim->kind),
                  er_optim_states_n(optim->kind));
     rc = add_params(gpt, err);
     if (rc == 0)
-        rc = er_pool_new(&gpt->pool, er_flat_bytes(&gpt->flat) + position_bytes, err);
+        rc = er_pool_new(&gpt->pool, (sharded ? 0 : er_flat_bytes(&gpt->flat)) + position_bytes,
+                         err);
     if (rc < 0)
         return rc;
-    er_flat_bind(&gpt->flat, er_pool_alloc(gpt->pool, er_flat_bytes(&gpt->flat), ER_FLAT_ALIGN));
+    if (!sharded)
+        hold_whole(gpt);
     gpt->positions = er_pool_alloc(gpt->pool, position_bytes, sizeof(*gpt->positions));
     for (size_t i = 0; i < shape->context; i++)
         gpt->positions[i] = (int32_t)i;
-    er_flat_spans(&gpt->flat, ER_FLAT_GRAD, gpt->spans);
-    gpt->slices_n = er_flat_slices(&gpt->flat, gpt->slices);
-    init_values(gpt, seed);
     return er_tape_new(&gpt->tape, &gpt->flat, 0, err);
+}
+
+/* The embeddings are used at both ends: they stay. Then a unit a layer, and the last norm. */
+int gpt_shard(struct gpt *gpt, struct er_comm *comm, const struct er_fsdp_opts *opts,
+              struct er_error *err)
+{
+    struct er_fsdp_unit units[GPT_LAYERS_MAX + 2] = {
+        {.name = "embeddings", .params_n = LAYERS, .keep = true}};
+    size_t layers = gpt->shape.layers;
+    int rc;
+
+    for (size_t i = 0; i < layers; i++) {
+        snprintf(gpt->unit_names[i], sizeof(gpt->unit_names[i]), "layer%zu", i);
+        units[1 + i] = (struct er_fsdp_unit){.name = gpt->unit_names[i],
+                                             .first = LAYERS + i * GPT_LAYER_PARAMS,
+                                             .params_n = GPT_LAYER_PARAMS};
+    }
+    units[1 + layers] =
+        (struct er_fsdp_unit){.name = "norm", .first = last_norm(gpt), .params_n = 2};
+    rc = er_fsdp_open(&gpt->fsdp, comm, &gpt->flat, units, layers + 2, opts, err);
+    if (rc < 0)
+        return rc;
+    er_fsdp_attach(gpt->fsdp, gpt->tape);
+    gpt->slices_n = er_fsdp_slices(gpt->fsdp, gpt->slices);
+    return er_fsdp_fill(gpt->fsdp, init_value, gpt, err);
 }
 
 void gpt_close(struct gpt *gpt)
 {
     er_tape_free(gpt->tape);
+    er_fsdp_close(gpt->fsdp);
     er_pool_free(gpt->pool);
     gpt->tape = NULL;
+    gpt->fsdp = NULL;
     gpt->pool = NULL;
 }
 
@@ -262,7 +300,8 @@ void gpt_apply(struct gpt *gpt, const struct er_optim *optim, uint64_t step, dou
 
     plain.weight_decay = 0.0f;
     for (size_t i = 0; i < gpt->flat.params_n; i++) {
-        struct er_optim_view view = er_optim_view_params(&gpt->flat, i, 1);
+        struct er_optim_view view =
+            gpt->fsdp ? er_fsdp_view_param(gpt->fsdp, i) : er_optim_view_params(&gpt->flat, i, 1);
 
         er_optim_apply(gpt->table[i].shape.ndim > 1 ? optim : &plain, &view, step, lr, scale);
     }

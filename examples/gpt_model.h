@@ -6,8 +6,8 @@
  * 2019, section 2.3.
  */
 #include "base/pool.h"
+#include "trainer/fsdp.h"
 #include "trainer/ops/ops.h"
-#include "trainer/optim.h"
 
 enum { GPT_LAYERS_MAX = 24, GPT_LAYER_PARAMS = 12, GPT_OTHER_PARAMS = 4 };
 #define GPT_PARAMS_MAX (GPT_LAYERS_MAX * GPT_LAYER_PARAMS + GPT_OTHER_PARAMS)
@@ -19,6 +19,7 @@ struct gpt_shape {
 
 struct gpt {
     struct gpt_shape shape;
+    uint64_t seed; /* of the first values */
     struct er_pool *pool;
     struct er_flat_param table[GPT_PARAMS_MAX];
     struct er_flat flat;
@@ -26,13 +27,19 @@ struct gpt {
     struct er_slice slices[3 * GPT_PARAMS_MAX];
     size_t slices_n;
     struct er_tape *tape;
+    struct er_fsdp *fsdp; /* NULL: not sharded, or not yet */
+    char unit_names[GPT_LAYERS_MAX][16];
     int32_t *positions; /* 0, 1, ... (T) */
 };
 
 /* Builds and initialises it: the same values for the same seed. -EINVAL names what is wrong with
- * the shape. After a failure gpt_close() takes what is there. */
+ * the shape. After a failure gpt_close() takes what is there. `sharded`: gpt_shard() gives it its
+ * memory, and before that there are neither spans nor slices. */
 int gpt_open(struct gpt *gpt, const struct gpt_shape *shape, const struct er_optim *optim,
-             uint64_t seed, struct er_error *err);
+             uint64_t seed, bool sharded, struct er_error *err);
+/* Collective: this rank's shard of it. */
+int gpt_shard(struct gpt *gpt, struct er_comm *comm, const struct er_fsdp_opts *opts,
+              struct er_error *err);
 void gpt_close(struct gpt *gpt);
 
 /* `rows` sequences of `length` tokens. */
