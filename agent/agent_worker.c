@@ -273,7 +273,7 @@ static const char *drop_reason(const struct er_agent *agent, int error, int stre
 }
 
 static void report_drop(struct er_agent *agent, const struct er_worker *w, int stream,
-                        const struct er_logfwd_drops *d)
+                        const struct er_log_drops *d)
 {
     static const char *const STREAMS[] = {"stdout", "stderr"};
     const char *reason = drop_reason(agent, d->error, stream);
@@ -302,8 +302,8 @@ void er_agent_report_drops(struct er_agent *agent, uint64_t now_us)
 {
     for (int i = 0; i < 2 * er_group_size(agent->group); i++) {
         struct er_worker *w = er_group_worker(agent->group, i / 2);
-        struct er_logfwd_drops d =
-            w->logs[i % 2] ? er_logfwd_take_drops(w->logs[i % 2]) : (struct er_logfwd_drops){0};
+        struct er_log_drops d =
+            w->logs[i % 2] ? er_logfwd_take_drops(w->logs[i % 2]) : (struct er_log_drops){0};
 
         if (d.bytes > 0)
             report_drop(agent, w, i % 2, &d);

@@ -322,7 +322,7 @@ static int load(struct er_loader *loader, struct er_error *err)
         if (!config->help_topic)
             return er_error_set(err, -ENOMEM, "out of memory");
     }
-    if (config->mode == ER_MODE_HELP || config->mode == ER_MODE_VERSION)
+    if (config->mode >= ER_MODE_HELP) /* about the program, not about a job */
         return 0;
     return load_values(loader, err);
 }

@@ -35,7 +35,8 @@ enum er_run_mode {
     ER_MODE_DRY_RUN,
     ER_MODE_PRINT_CONFIG,
     ER_MODE_HELP,
-    ER_MODE_VERSION
+    ER_MODE_VERSION,
+    ER_MODE_COMPLETION
 };
 enum er_start_kind { ER_START_AUTO, ER_START_FRESH, ER_START_RESUME };
 
@@ -56,7 +57,7 @@ struct er_config {
     enum er_start_kind start_kind;
     bool program_form; /* PROGRAM [ARG...]: torchrun's defaults */
     char *spec_path;   /* YAML file, "-" or NULL */
-    char *help_topic;  /* --help TOPIC, or NULL */
+    char *help_topic;  /* of --help or --print-completion, or NULL */
 
     struct er_strlist warnings; /* for the log, one line each: options without effect, ... */
 
@@ -146,6 +147,7 @@ struct er_config {
         struct er_stream_map redirects, tee;
         uint64_t max_size;
         uint32_t max_files;
+        struct er_strlist duplicate_stdout, duplicate_stderr;
         char *format; /* text | json | auto */
     } log;
 
@@ -182,7 +184,7 @@ int er_config_check_start(const struct er_config *config, struct er_error *err);
 /* The effective YAML with the origin of each value as a comment; secrets print as "***". Writes to
  * stdout. */
 int er_config_print(const struct er_config *config, struct er_error *err);
-/* --help [TOPIC], --version: to stdout. */
+/* --help [TOPIC], --version, --print-completion SHELL: to stdout. */
 int er_config_help(const struct er_config *config, struct er_error *err);
 
 /* Value substitution of docs/job-spec.md: `${rank}` ...; in program form only ${local_rank}.

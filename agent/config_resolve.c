@@ -100,12 +100,25 @@ static void program_command(struct er_loader *loader)
     er_loader_store(loader, key, &value, &source);
 }
 
+/* Options end at JOB.yaml: what stands behind it is the program's, also when it looks like ours. */
+static void warn_of_late_option(struct er_loader *loader, const char *argument)
+{
+    const char *name = argument + 2;
+
+    if (!strncmp(argument, "--", 2) && er_option_find(name, strcspn(name, "=")))
+        er_loader_warn(loader,
+                       "'%.60s' stands behind %.200s and goes to the program; options of "
+                       "elastic-run come before the file",
+                       argument, loader->config->spec_path);
+}
+
 /* The spec's command with python3 in front where that is meant, and the command line's arguments
  * behind. */
 static void spec_command(struct er_loader *loader)
 {
     struct er_strlist *command = &loader->config->command, full = {0};
     char **operands = loader->argv + loader->line.operands + 1;
+    bool dashes = false; /* behind `--` it is meant */
     int rc;
 
     if (!command->n) {
@@ -123,6 +136,9 @@ static void spec_command(struct er_loader *loader)
 
         if (er_subst_check(*operands, false, loader->environ_, &err))
             finding(loader, ER_E_USAGE, "argument %d: %s", i, err.text);
+        dashes |= !strcmp(*operands, "--");
+        if (!dashes)
+            warn_of_late_option(loader, *operands);
         rc = add(&full, *operands);
     }
     if (rc) {

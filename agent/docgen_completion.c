@@ -1,6 +1,7 @@
 /* Completions for bash, zsh and fish. */
 #include <string.h>
 
+#include "agent/config.h"
 #include "agent/ctl_verbs.h"
 #include "agent/docgen_internal.h"
 #include "base/cleanup.h"
@@ -13,7 +14,7 @@ enum kind { NOTHING, FILES, FOLDERS, WORDS };
 static const struct {
     const char *option;
     enum kind kind;
-} KINDS[] = {{"log-dir", FOLDERS}, {"set", WORDS}, {"help", WORDS}};
+} KINDS[] = {{"log-dir", FOLDERS}, {"set", WORDS}, {"help", WORDS}, {"print-completion", WORDS}};
 
 static const struct er_key_info *key_of(const struct er_option *option)
 {
@@ -50,7 +51,9 @@ static void value_words(struct er_gen *g, const struct er_option *option)
         er_gen_text(g, " static c10d etcd-v2");
     for (size_t i = 0; option->kind == ER_OPTION_SET && i < er_keys_n; i++)
         er_gen_printf(g, "%s%s=", i ? " " : "", er_keys[i].path);
-    if (option->kind != ER_OPTION_MODE)
+    if (option->number == ER_MODE_COMPLETION)
+        er_gen_text(g, "bash zsh fish");
+    if (option->number != ER_MODE_HELP || option->kind != ER_OPTION_MODE)
         return;
     er_gen_text(g, "keys types substitution exit-codes options");
     for (int group = 0; group < ER_GROUP_COUNT; group++)

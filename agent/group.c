@@ -37,6 +37,7 @@ struct er_group {
     uint64_t grace_end_us; /* of the ladder, ER_FOREVER unless stopping */
     uint64_t sweep_us;     /* next look, once none is alive */
     uint64_t oom_seen;
+    struct er_logfile filtered[2]; /* lines of all workers that log.duplicate_* choose */
 };
 
 static void step_worker(struct er_group *g, struct er_worker *w, enum er_worker_event_kind kind,
@@ -215,13 +216,15 @@ static int find_program(struct er_group *g, const char *name, struct er_error *e
 
 static int prepare_workers(struct er_group *g, struct er_error *err)
 {
-    int rc = 0;
+    int rc = er_worker_open_filtered(g->filtered, g->ctx, &g->a, err);
 
     for (int i = 0; !rc && i < g->a.local_size; i++) {
         char **argv = NULL;
 
         g->workers[i].local_rank = i;
         g->workers[i].pidfd = -1;
+        for (int s = 0; s < 2; s++)
+            g->workers[i].filtered[s] = g->filtered[s].path ? &g->filtered[s] : NULL;
         rc = er_worker_argv(g->ctx, &g->a, i, &argv, err);
         if (!rc && (rc = find_program(g, argv[0], err)))
             er_worker_argv_free(argv);
@@ -442,6 +445,8 @@ void er_group_free(struct er_group *g)
     er_cleanup_fd(&g->report_fd);
     for (int i = 0; i < g->prepared_n; i++)
         er_worker_done(&g->workers[i]);
+    er_logfile_done(&g->filtered[0]);
+    er_logfile_done(&g->filtered[1]);
     for (int i = 0; i < g->path_n; i++)
         free(g->paths[i]);
     free(g->paths);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agent/config.h"
+#include "agent/docgen_internal.h"
 #include "agent/keys.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
@@ -318,6 +319,21 @@ int er_help_format(const char *topic, struct er_buf *out, struct er_error *err)
     return rc ? er_error_set(err, rc, "help: %s", er_error_name(rc)) : 0;
 }
 
+static int format_completion(const char *shell, struct er_buf *out, struct er_error *err)
+{
+    static const struct {
+        const char *shell;
+        int (*format)(struct er_buf *out);
+    } rows[] = {{"bash", er_docgen_bash}, {"zsh", er_docgen_zsh}, {"fish", er_docgen_fish}};
+
+    for (size_t i = 0; i < ER_ARRAY_N(rows); i++) {
+        if (!strcmp(rows[i].shell, shell))
+            return rows[i].format(out);
+    }
+    return er_error_set(err, ER_E_USAGE,
+                        "--print-completion: expected bash, zsh or fish; got '%.100s'", shell);
+}
+
 int er_config_help(const struct er_config *config, struct er_error *err)
 {
     ER_CLEANUP(er_buf_done) struct er_buf out;
@@ -326,6 +342,8 @@ int er_config_help(const struct er_config *config, struct er_error *err)
     er_buf_init(&out, HELP_MAX);
     if (config->mode == ER_MODE_VERSION)
         rc = er_buf_add_str(&out, "elastic-run " ER_VERSION "\n");
+    else if (config->mode == ER_MODE_COMPLETION)
+        rc = format_completion(config->help_topic, &out, err);
     else
         rc = er_help_format(config->help_topic, &out, err);
     if (!rc)

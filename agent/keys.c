@@ -214,8 +214,10 @@ const struct er_key_info er_keys[] = {
     KEY("log.max_files", U32, "4", AT(log.max_files), 0, .min = 1, .max = 1000, .help = "files kept per stream"),
     KEY("log.keep_generations", U32, "none", NOWHERE, NONE | LATER, .none_as = ER_NONE_U32, .min = 1, .max = 1000000,
         .help = "none: all; otherwise the newest N and every failed one"),
-    KEY("log.duplicate_stdout", STRINGS, "[]", NOWHERE, LATER, .help = "copy lines of stdout that contain one of these"),
-    KEY("log.duplicate_stderr", STRINGS, "[]", NOWHERE, LATER, .help = "copy lines of stderr that contain one of these"),
+    KEY("log.duplicate_stdout", STRINGS, "[]", AT(log.duplicate_stdout), 0,
+        .help = "lines of stdout with one of these in them are copied to gen-<g>/filtered_stdout-<node_id>.log in log.dir"),
+    KEY("log.duplicate_stderr", STRINGS, "[]", AT(log.duplicate_stderr), 0,
+        .help = "lines of stderr with one of these in them are copied to gen-<g>/filtered_stderr-<node_id>.log in log.dir"),
     KEY("log.format", CHOICE_TEXT, "auto", AT(log.format), 0, .choices = CHOICES("text", "json", "auto"),
         .help = "the agent's own lines; auto: text, journal fields under systemd"),
 #undef GROUP
@@ -288,6 +290,7 @@ const struct er_option er_options[] = {
     O("print-config", 0, MODE, RUN, SWITCH, .number = ER_MODE_PRINT_CONFIG, .help = "print the effective configuration with the origin of each value"),
     O("version", 0, MODE, RUN, SWITCH, .number = ER_MODE_VERSION, .help = "print the version"),
     O("help", 'h', MODE, RUN, .flags = ER_OPTION_MAY_HAVE, .number = ER_MODE_HELP, .metavar = "[TOPIC]", .help = "print help, or more about a topic or key"),
+    O("print-completion", 0, MODE, RUN, .number = ER_MODE_COMPLETION, .metavar = "SHELL", .help = "print completions for bash, zsh or fish"),
 #undef SWITCH
 #undef O
 };

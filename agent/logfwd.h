@@ -3,17 +3,18 @@
  * One output stream of one worker: pipe -> file (rotated) and console (whole lines behind a
  * prefix). The file gets the bytes as they come, `\r` and all; the console gets a line when it is
  * finished by
- * `\n` or `\r`, the unfinished last one at the end. Never blocks the worker or the loop: what
- * cannot be written (disk full, console reader too slow) is dropped and counted.
+ * `\n` or `\r` (agent/linesplit.h), the unfinished last one at the end. Never blocks the worker or
+ * the loop: what cannot be written (disk full, console reader too slow) is dropped and counted.
  */
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/config.h"
 #include "agent/console.h"
+#include "agent/logfile.h"
 #include "agent/loop.h"
 
-#define ER_LOGFWD_LINE_MAX   (64u * 1024) /* a longer line reaches the console in pieces */
-#define ER_LOGFWD_TAIL_MAX   4096u        /* kept for the summary */
+#define ER_LOGFWD_TAIL_MAX   4096u /* kept for the summary */
 #define ER_LOGFWD_TAIL_LINES 20
 
 struct er_logfwd_opts {
@@ -24,11 +25,10 @@ struct er_logfwd_opts {
     int stream;                 /* 0 stdout, 1 stderr */
     const char *prefix;         /* copied */
     bool timestamps;
-};
-
-struct er_logfwd_drops {
-    uint64_t lines, bytes;
-    int error; /* errno of the last failed write to the file; 0: the console was too slow */
+    /* Lines with one of the `filters` in them are copied there, with their prefix; NULL: none.
+     * Borrowed for the stream's life. */
+    struct er_logfile *filtered;
+    const struct er_strlist *filters;
 };
 
 struct er_logfwd;
@@ -46,4 +46,4 @@ const char *er_logfwd_tail(struct er_logfwd *fwd);
 /* The log file; NULL: none. */
 const char *er_logfwd_path(const struct er_logfwd *fwd);
 /* What was dropped since the last call. */
-struct er_logfwd_drops er_logfwd_take_drops(struct er_logfwd *fwd);
+struct er_log_drops er_logfwd_take_drops(struct er_logfwd *fwd);

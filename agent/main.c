@@ -90,6 +90,7 @@ static int run_mode(const struct er_config *config, struct er_guard *guard, int 
         break;
     case ER_MODE_HELP:
     case ER_MODE_VERSION:
+    case ER_MODE_COMPLETION:
         rc = er_config_help(config, &err);
         break;
     }

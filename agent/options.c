@@ -29,7 +29,7 @@ static int note(struct er_command_line *cl, const struct er_option *option, cons
     /* Help wins over everything beside it. */
     if (option->kind == ER_OPTION_MODE && cl->mode != ER_MODE_HELP)
         cl->mode = (enum er_run_mode)option->number;
-    if (option->number == ER_MODE_HELP && option->kind == ER_OPTION_MODE && value)
+    if (option->kind == ER_OPTION_MODE && cl->mode == (enum er_run_mode)option->number && value)
         cl->help_topic = value;
     return 0;
 }

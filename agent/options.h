@@ -14,7 +14,7 @@ struct er_option_use {
 struct er_command_line {
     enum er_run_mode mode;
     enum er_start_kind start_kind;
-    const char *help_topic;     /* borrowed, or NULL */
+    const char *help_topic;     /* borrowed, or NULL; also the shell of --print-completion */
     struct er_option_use *uses; /* the caller's, with room for argc; in the order given */
     size_t uses_n;
     int operands;      /* index of the first operand; argc when there is none */

@@ -34,12 +34,13 @@ struct er_worker {
     struct er_loop_source *source; /* of the pidfd */
     struct er_page *page;          /* mapped until er_worker_done() */
     struct er_logfwd *logs[2];
-    char *log_dir;    /* owned; <log_dir>/gen-<g>/rank-<r>, NULL: none */
-    char *error_file; /* owned */
-    char *message;    /* owned; its own word about its failure, NULL none */
-    char *traceback;  /* owned; from the error file, NULL none */
-    bool spoke;       /* said HELLO: it speaks libelastic */
-    bool killed;      /* the ladder's last rung was needed */
+    struct er_logfile *filtered[2]; /* borrowed; where chosen lines are copied, NULL: nowhere */
+    char *log_dir;                  /* owned; <log_dir>/gen-<g>/rank-<r>, NULL: none */
+    char *error_file;               /* owned */
+    char *message;                  /* owned; its own word about its failure, NULL none */
+    char *traceback;                /* owned; from the error file, NULL none */
+    bool spoke;                     /* said HELLO: it speaks libelastic */
+    bool killed;                    /* the ladder's last rung was needed */
     uint64_t started_us, spoke_us, ready_us, loaded_us, exited_us;
     int exec_errno, exec_step;
     struct er_exit exit;
@@ -53,15 +54,20 @@ int er_worker_argv(const struct er_group_context *ctx, const struct er_assignmen
                    int local_rank, char ***ret, struct er_error *err);
 void er_worker_argv_free(char **argv);
 
+/* Where the lines that log.duplicate_* choose are copied, for all workers of a generation:
+ * <log_dir>/gen-<g>/filtered_stdout-<node_id>.log, one writer each also on a shared file system.
+ * Freed with er_logfile_done(). -ENOMEM. */
+int er_worker_open_filtered(struct er_logfile ret[2], const struct er_group_context *ctx,
+                            const struct er_assignment *a, struct er_error *err);
+
 /*
  * Starting takes three steps, so that all workers of a generation are prepared before the first is
  * spawned, and forks follow each other closely.
  *
- * er_worker_prepare: `w` is zeroed but for local_rank; log files, page, environment. `path` (of the
- * executable) is borrowed until er_worker_launched(), `argv` is taken over. On failure w needs
- * er_worker_done(), as on success.
- * er_worker_spawn: the process; does not wait for its exec.
- * er_worker_launched: closes and frees what only the child needed.
+ * er_worker_prepare: `w` is zeroed but for local_rank and filtered; log files, page, environment.
+ * `path` (of the executable) is borrowed until er_worker_launched(), `argv` is taken over. On
+ * failure w needs er_worker_done(), as on success. er_worker_spawn: the process; does not wait for
+ * its exec. er_worker_launched: closes and frees what only the child needed.
  */
 int er_worker_prepare(struct er_worker *w, const struct er_group_context *ctx,
                       const struct er_assignment *a, const char *path, char **argv, int stdin_fd,

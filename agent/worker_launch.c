@@ -283,10 +283,35 @@ static int open_stream(struct er_worker *w, const struct er_group_context *ctx,
         .stream = stream,
         .prefix = prefix,
         .timestamps = c->log.timestamps,
+        .filtered = w->filtered[stream],
+        .filters = stream ? &c->log.duplicate_stderr : &c->log.duplicate_stdout,
     };
     rc = er_logfwd_new(&w->logs[stream], ret_fd, ctx->loop, &opts, err);
     *ret_owned = rc == 0;
     return rc;
+}
+
+int er_worker_open_filtered(struct er_logfile ret[2], const struct er_group_context *ctx,
+                            const struct er_assignment *a, struct er_error *err)
+{
+    const struct er_config *c = ctx->config;
+    const struct {
+        const char *name;
+        const struct er_strlist *filters;
+    } streams[] = {{"stdout", &c->log.duplicate_stdout}, {"stderr", &c->log.duplicate_stderr}};
+    int rc = 0;
+
+    for (int i = 0; !rc && i < 2; i++) {
+        ER_CLEANUP(er_cleanup_free) char *path = NULL;
+
+        if (!ctx->log_dir || !streams[i].filters->n)
+            continue;
+        if (asprintf(&path, "%s/gen-%" PRIu64 "/filtered_%s-%s.log", ctx->log_dir, a->generation,
+                     streams[i].name, c->node.id) < 0)
+            path = NULL;
+        rc = path ? er_logfile_init(&ret[i], path, c->log.max_size, c->log.max_files) : -ENOMEM;
+    }
+    return rc ? er_error_set(err, rc, "filtered logs: out of memory") : 0;
 }
 
 static int open_page(struct er_worker *w, int *ret_fd, struct er_error *err)

@@ -8,7 +8,7 @@ _elastic_run()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
         --) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --nnodes | --nproc-per-node | --rdzv-id | --role | --set | --node-id | --node-rank | --local-addr | --numa-binding | --rdzv-backend | --rdzv-endpoint | --rdzv-conf | --master-addr | --master-port | --exit-barrier-timeout | --max-restarts | --monitor-interval | --start-method | --signals-to-handle | --shutdown-timeout | --log-dir | -r | --redirects | -t | --tee | --local-ranks-filter | --log-line-prefix-template | --duplicate-stdout-filters | --duplicate-stderr-filters | --event-log-handler | --logs-specs) ((i++)) ;;
+        --nnodes | --nproc-per-node | --rdzv-id | --role | --set | --node-id | --node-rank | --local-addr | --numa-binding | --rdzv-backend | --rdzv-endpoint | --rdzv-conf | --master-addr | --master-port | --exit-barrier-timeout | --max-restarts | --monitor-interval | --start-method | --signals-to-handle | --shutdown-timeout | --log-dir | -r | --redirects | -t | --tee | --local-ranks-filter | --log-line-prefix-template | --duplicate-stdout-filters | --duplicate-stderr-filters | --event-log-handler | --logs-specs | --print-completion) ((i++)) ;;
         -*) ;;
         *) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         esac
@@ -44,9 +44,10 @@ _elastic_run()
     --event-log-handler) action='-W ""' ;;
     --logs-specs) action='-W ""' ;;
     -h | --help) words='keys types substitution exit-codes options job node rendezvous restart resize stop preempt hang health checkpoint log observe limits run' ;;
+    --print-completion) words='bash zsh fish' ;;
     *)
         if [[ $cur == -* ]]; then
-            words='--nnodes --nproc-per-node --rdzv-id --role --virtual-local-rank -m --module --no-python --run-path --set --node-id --node-rank --local-addr --numa-binding --rdzv-backend --rdzv-endpoint --rdzv-conf --standalone --master-addr --master-port --exit-barrier-timeout --max-restarts --monitor-interval --start-method --signals-to-handle --shutdown-timeout --log-dir -r --redirects -t --tee --local-ranks-filter --log-line-prefix-template --duplicate-stdout-filters --duplicate-stderr-filters --event-log-handler --logs-specs --fresh --resume --check --dry-run --print-config --version -h --help'
+            words='--nnodes --nproc-per-node --rdzv-id --role --virtual-local-rank -m --module --no-python --run-path --set --node-id --node-rank --local-addr --numa-binding --rdzv-backend --rdzv-endpoint --rdzv-conf --standalone --master-addr --master-port --exit-barrier-timeout --max-restarts --monitor-interval --start-method --signals-to-handle --shutdown-timeout --log-dir -r --redirects -t --tee --local-ranks-filter --log-line-prefix-template --duplicate-stdout-filters --duplicate-stderr-filters --event-log-handler --logs-specs --fresh --resume --check --dry-run --print-config --version -h --help --print-completion'
         else
             action='-f'
         fi

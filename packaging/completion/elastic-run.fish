@@ -13,7 +13,7 @@ function __elastic_run_own
         switch $word
             case --
                 return 1
-            case --nnodes --nproc-per-node --rdzv-id --role --set --node-id --node-rank --local-addr --numa-binding --rdzv-backend --rdzv-endpoint --rdzv-conf --master-addr --master-port --exit-barrier-timeout --max-restarts --monitor-interval --start-method --signals-to-handle --shutdown-timeout --log-dir -r --redirects -t --tee --local-ranks-filter --log-line-prefix-template --duplicate-stdout-filters --duplicate-stderr-filters --event-log-handler --logs-specs 
+            case --nnodes --nproc-per-node --rdzv-id --role --set --node-id --node-rank --local-addr --numa-binding --rdzv-backend --rdzv-endpoint --rdzv-conf --master-addr --master-port --exit-barrier-timeout --max-restarts --monitor-interval --start-method --signals-to-handle --shutdown-timeout --log-dir -r --redirects -t --tee --local-ranks-filter --log-line-prefix-template --duplicate-stdout-filters --duplicate-stderr-filters --event-log-handler --logs-specs --print-completion 
                 set value 1
             case '-*'
             case '*'
@@ -63,3 +63,4 @@ complete -c elastic-run -n __elastic_run_own -l dry-run -d 'print each worker\'s
 complete -c elastic-run -n __elastic_run_own -l print-config -d 'print the effective configuration with the origin of each value'
 complete -c elastic-run -n __elastic_run_own -l version -d 'print the version'
 complete -c elastic-run -n __elastic_run_own -s h -l help -a 'keys types substitution exit-codes options job node rendezvous restart resize stop preempt hang health checkpoint log observe limits run' -d 'print help, or more about a topic or key'
+complete -c elastic-run -n __elastic_run_own -l print-completion -x -a 'bash zsh fish' -d 'print completions for bash, zsh or fish'

@@ -173,8 +173,6 @@ static const struct {
     {"notify: {on: job_failed}\n",
      "job.yaml:2:10: notify.on: not available in this release (only its default, [job_failed, "
      "node_lost, restart_denied, checkpoint_failed], is)"},
-    {"log: {duplicate_stdout: [x]}\n", "job.yaml:2:7: log.duplicate_stdout: not available in this "
-                                       "release (only its default, [], is)"},
     {"preempt: {command: [x]}\n",
      "job.yaml:2:11: preempt.command: not available in this release (only its default, none, is)"},
     {"http: {listen: '127.0.0.1:9400'}\n",
@@ -290,12 +288,6 @@ static const struct {
      78},
     {{"--numa-binding", "nod", "x"},
      "--numa-binding: unknown value 'nod'; did you mean 'node'?",
-     64},
-    {{"--duplicate-stdout-filters", "a,b", "x"},
-     "--duplicate-stdout-filters: not available in this release (only its default, [], is)",
-     78},
-    {{"--master-port", "99999", "x"},
-     "--master-port: expected a port from 0 to 65535, got '99999'",
      64},
     {{"--run-path", "x"}, "--run-path: refused: give PROGRAM", 64},
     {{"-m", "--no-python", "x"}, "--module and --no-python exclude each other", 64},

@@ -1,0 +1,113 @@
+#include <criterion/criterion.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/linesplit.h"
+
+enum { TEXT_MAX = 1 << 20 };
+
+/* Each line as <text>end, a bare '\n' as ~. */
+static void show(void *user, const char *text, size_t n, const char *end, size_t end_n)
+{
+    struct er_buf *out = user;
+
+    if (text) {
+        er_buf_add_str(out, "<");
+        er_buf_add(out, text, n);
+        er_buf_add_str(out, ">");
+    } else {
+        er_buf_add_str(out, "~");
+    }
+    er_buf_add(out, end, end_n);
+}
+
+static const struct {
+    const char *text, *lines;
+} CASES[] = {
+    {"", ""},
+    {"a", "<a>"},
+    {"a\n", "<a>\n"},
+    {"a\nb\n\nc", "<a>\n<b>\n<>\n<c>"},
+    {"a\rb\r\nc\n", "<a>\r<b>\r\n<c>\n"},
+    {"\r10%\r20%\n", "<>\r<10%>\r<20%>\n"},
+    {"a\r\r\n\r", "<a>\r<>\r\n<>\r"},
+    {"\n\n", "<>\n<>\n"},
+};
+
+/* However the bytes come, the lines are the same, but that a '\n' behind a '\r' may come alone. */
+Test(linesplit, lines_do_not_depend_on_the_pieces)
+{
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        size_t n = strlen(CASES[i].text);
+
+        for (size_t cut = 0; cut <= n; cut++) {
+            struct er_linesplit s;
+            struct er_buf out, whole;
+
+            er_linesplit_init(&s);
+            er_buf_init(&out, TEXT_MAX);
+            er_buf_init(&whole, TEXT_MAX);
+            cr_assert_eq(er_linesplit_feed(&s, CASES[i].text, cut, show, &out), 0);
+            cr_assert_eq(er_linesplit_feed(&s, CASES[i].text + cut, n - cut, show, &out), 0);
+            er_linesplit_finish(&s, show, &out);
+            for (size_t k = 0; k < out.len; k++) {
+                if (out.data[k] != '~')
+                    er_buf_add(&whole, &out.data[k], 1);
+            }
+            cr_expect_str_eq(er_buf_str(&whole), CASES[i].lines, "cut at %zu", cut);
+            er_buf_done(&out);
+            er_buf_done(&whole);
+            er_linesplit_done(&s);
+        }
+    }
+}
+
+static void measure(void *user, const char *text, size_t n, const char *end, size_t end_n)
+{
+    size_t *lengths = user;
+
+    cr_assert_leq(n, ER_LINE_MAX);
+    cr_assert_lt(lengths[0], 7);
+    lengths[++lengths[0]] = n;
+}
+
+Test(linesplit, long_lines_come_in_pieces)
+{
+    size_t n = 2 * ER_LINE_MAX + 5, lengths[8] = {0};
+    char *data = malloc(n + 1);
+    struct er_linesplit s;
+
+    cr_assert(data);
+    memset(data, 'x', n);
+    data[n] = '\n';
+    er_linesplit_init(&s);
+    cr_assert_eq(er_linesplit_feed(&s, data, 100, measure, lengths), 0);
+    cr_assert_eq(er_linesplit_feed(&s, data + 100, n + 1 - 100, measure, lengths), 0);
+    er_linesplit_finish(&s, measure, lengths);
+    cr_expect_eq(lengths[0], 3);
+    cr_expect_eq(lengths[1], ER_LINE_MAX);
+    cr_expect_eq(lengths[2], ER_LINE_MAX);
+    cr_expect_eq(lengths[3], 5);
+    er_linesplit_done(&s);
+    free(data);
+}
+
+/* A line of just the largest size is not cut. */
+Test(linesplit, largest_line_is_whole)
+{
+    char *data = malloc(ER_LINE_MAX + 1);
+    size_t lengths[8] = {0};
+    struct er_linesplit s;
+
+    cr_assert(data);
+    memset(data, 'x', ER_LINE_MAX);
+    data[ER_LINE_MAX] = '\n';
+    er_linesplit_init(&s);
+    cr_assert_eq(er_linesplit_feed(&s, data, ER_LINE_MAX + 1, measure, lengths), 0);
+    cr_expect_eq(lengths[0], 1);
+    cr_expect_eq(lengths[1], ER_LINE_MAX);
+    er_linesplit_done(&s);
+    free(data);
+}
