@@ -27,6 +27,7 @@ ONLY_IN = (
     (r"grpc/|protobuf-c/", r"rendezvous/etcd_"),
     (r"systemd/", r"agent/"),
     (r"yaml\.h$", r"agent/"),
+    (r"openssl/", r"agent/keeper_tls\.c$"),
     (r"microhttpd\.h$", r"agent/"),
     (r"cuda|nccl|cublas", r"runtime/(comm_nccl|device_cuda)\.c$|trainer/kernels/"),
     (r"cblas\.h$|openblas", r"trainer/"),
