@@ -69,7 +69,8 @@ struct er_ckpt_group {
     void *user;
     /* all-gather: n bytes of each rank in rank order at `all`. */
     int (*gather)(void *user, const void *mine, size_t n, void *all, struct er_error *err);
-    /* Rank 0, after everything is durable and renamed: the fenced commit. 0: recorded. ER_E_STALE:
+    /* One rank (0, unless its own storage fails), after everything is durable and renamed: the
+     * fenced commit. 0: recorded. ER_E_STALE:
      * superseded and certainly not recorded, the folder is withdrawn. Any other failure (a time
      * limit, an ambiguous answer): it may have been recorded all the same; the checkpoint is
      * reported as failed, but the folder stays and can be loaded. */
@@ -93,6 +94,8 @@ struct er_ckpt_opts {
     uint64_t deadline_us;  /* storage that takes longer for one part has failed; 0: 10 minutes */
     uint32_t read_threads; /* of a load; 0: up to 4, as many as there are cores */
     bool buffered;         /* never direct I/O */
+    bool no_stand_in;      /* keep no copy of another rank's part: less memory, but then one rank
+                              that cannot write fails the checkpoint */
     enum er_ckpt_nan nan;
 };
 
@@ -124,6 +127,13 @@ ER_CKPT_API void er_ckpt_close(struct er_ckpt *ckpt);
  */
 #define ER_CKPT_BUSY 1
 /*
+ * Quorum: parts that cover the whole state, not all ranks. Beside its own part each rank copies
+ * that of one other rank, of the state that all hold (`replicated`), and writes it when that one
+ * cannot: its disk is full, fails, does not answer within the deadline, or the rank is gone (see
+ * er_ckpt_regroup()). Then the checkpoint is committed as ever, and its event says who stood in.
+ * State that a rank holds alone is lost with it, and fails the checkpoint.
+ */
+/*
  * Collective. 0: begun. ER_CKPT_BUSY: one is in flight, nothing was done; it is counted, and the
  * caller asks again with the then newest state once that one is finished. Negative: failed at once
  * and on every rank alike, reported as an event too. `slices` themselves are copied; their data
@@ -139,8 +149,18 @@ ER_CKPT_API bool er_ckpt_local_done(struct er_ckpt *ckpt);
 /* Collective. 0: committed (or none in flight), 1: goes on; negative: it failed, the same code on
  * every rank, the text naming rank and path, older checkpoints untouched; the folder is there only
  * when it was the commit whose outcome is unknown. Failing to write is not fatal for training: the
- * caller decides. */
+ * caller decides. When it is the group's own exchange that failed, the checkpoint stays in flight
+ * for er_ckpt_regroup() or er_ckpt_close(). */
 ER_CKPT_API int er_ckpt_advance(struct er_ckpt *ckpt, struct er_error *err);
+/*
+ * Ranks were lost, and the others go on as the generation `generation` with `group`: it takes the
+ * old group's place. Collective among its ranks, survivors and newcomers (which call it behind
+ * er_ckpt_open()). A checkpoint in flight goes on when all of them have it in flight, ranks being
+ * still numbered as they were when it began; else it is given up, with an event. 0, or the failure
+ * of the exchange.
+ */
+ER_CKPT_API int er_ckpt_regroup(struct er_ckpt *ckpt, const struct er_ckpt_group *group,
+                                uint64_t generation, struct er_error *err);
 /* Collective: advance to the end. Returns as er_ckpt_advance(), never 1. */
 ER_CKPT_API int er_ckpt_finish(struct er_ckpt *ckpt, struct er_error *err);
 /* Collective: finish what is in flight, then begin and finish this one. */
@@ -153,6 +173,7 @@ ER_CKPT_API int er_ckpt_reserve(struct er_ckpt *ckpt, const struct er_slice *sli
 
 struct er_ckpt_stats {
     uint64_t begun, committed, failed, busy; /* busy: times that one was in flight already */
+    uint64_t stood_in;                       /* parts that others wrote for a rank that could not */
     uint64_t snapshot_cpu_us;                /* of the copies made so far, CPU time */
     uint64_t read_bytes, needed_bytes;       /* of loads: from files, and of that asked for */
 };
@@ -162,8 +183,10 @@ enum er_ckpt_event_kind { ER_CKPT_NOTHING, ER_CKPT_COMMITTED, ER_CKPT_FAILED };
 struct er_ckpt_event {
     enum er_ckpt_event_kind kind;
     uint64_t step, bytes, written_bytes, pause_us, duration_us;
-    int code;       /* FAILED: negative */
-    char text[512]; /* FAILED: why; COMMITTED: path */
+    int code;          /* FAILED: negative */
+    uint32_t stood_in; /* parts that others wrote for their ranks; `note` says for whom, and why */
+    char text[512];    /* FAILED: why; COMMITTED: path */
+    char note[256];
 };
 /* Takes the oldest event that has not been taken. */
 ER_CKPT_API void er_ckpt_poll(struct er_ckpt *ckpt, struct er_ckpt_event *ret);

@@ -29,6 +29,8 @@ struct er_ckpt {
     struct er_chain_link *chain;  /* owned: generations up to what was loaded */
     size_t chain_n;
     uint64_t attempts;
+    uint64_t last_nonce; /* of the last one that ended here; */
+    bool last_committed; /* how */
 };
 
 /* All ranks learn the first failure, in rank order: 0 everywhere, or the same code and a text "rank

@@ -1,4 +1,4 @@
-/* What the ranks tell each other before rank 0 writes the manifest. */
+/* What the ranks tell each other before one of them writes the manifest. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "ckpt/save.h"
 #include "ckpt/slices.h"
 
-/* One part of the state as it stands in a rank's file. Digests of its pieces follow after all
- * parts. */
+/* One part of the state as it stands in a rank's file. Digests of the pieces follow after all
+ * parts of a file. */
 struct row {
     char name[ER_CKPT_NAME_MAX];
     uint64_t dtype, ndim, shape[ER_CKPT_DIMS_MAX], offset, count, at;
@@ -17,21 +17,32 @@ struct row {
 
 /* What each rank says first. */
 struct report {
-    int64_t code;
-    uint64_t rows, digests, bytes; /* bytes: of the file */
-    struct er_digest header;
-    char text[448];
+    int64_t rank, code, spare; /* rank: as numbered when it began; code: of its own part */
+    uint8_t empty, sole, spare_state;
+    struct file_report {
+        uint64_t rows, digests, bytes; /* bytes: of the file */
+        struct er_digest header;
+    } own, copy;
+    char text[400];
 };
+
+static struct file_report describe_file(const struct er_shard_plan *plan)
+{
+    return (struct file_report){plan->n, plan->piece_n, plan->bytes, plan->header};
+}
+
+static size_t file_bytes(const struct file_report *f)
+{
+    return (size_t)f->rows * sizeof(struct row) + (size_t)f->digests * sizeof(struct er_digest);
+}
 
 static size_t blob_bytes(const struct report *r)
 {
-    return (size_t)r->rows * sizeof(struct row) + (size_t)r->digests * sizeof(struct er_digest);
+    return file_bytes(&r->own) + file_bytes(&r->copy);
 }
 
-static void put_blob(const struct er_save *save, char *blob)
+static char *put_file(const struct er_shard_plan *plan, char *blob)
 {
-    const struct er_shard_plan *plan = &save->plan;
-
     for (size_t i = 0; i < plan->n; i++) {
         const struct er_slice *part = &plan->parts[i];
         struct row row = {.dtype = part->dtype,
@@ -42,10 +53,11 @@ static void put_blob(const struct er_save *save, char *blob)
 
         memcpy(row.name, part->name, strlen(part->name) + 1);
         memcpy(row.shape, part->shape, sizeof(row.shape));
-        memcpy(blob + i * sizeof(row), &row, sizeof(row));
+        memcpy(blob, &row, sizeof(row));
+        blob += sizeof(row);
     }
-    memcpy(blob + plan->n * sizeof(struct row), plan->digests,
-           plan->piece_n * sizeof(*plan->digests));
+    memcpy(blob, plan->digests, plan->piece_n * sizeof(*plan->digests));
+    return blob + plan->piece_n * sizeof(*plan->digests);
 }
 
 /* A part becomes as many slices of the manifest as it has pieces. */
@@ -83,86 +95,204 @@ static int add_row(struct er_manifest *m, const struct row *row, uint32_t shard,
     return 0;
 }
 
-static int add_rank(struct er_manifest *m, const struct report *report, const char *blob,
-                    uint32_t rank, struct er_error *err)
+static int add_file(struct er_manifest *m, const struct file_report *file, const char *blob,
+                    uint32_t shard, struct er_error *err)
 {
-    const char *digests = blob + report->rows * sizeof(struct row);
+    const char *digests = blob + file->rows * sizeof(struct row);
     size_t used = 0;
     int rc = 0;
 
-    m->shards[rank].bytes = report->bytes;
-    m->shards[rank].header = report->header;
-    for (uint64_t i = 0; rc == 0 && i < report->rows; i++) {
+    m->shards[shard].bytes = file->bytes;
+    m->shards[shard].header = file->header;
+    for (uint64_t i = 0; rc == 0 && i < file->rows; i++) {
         struct row row;
 
         memcpy(&row, blob + i * sizeof(row), sizeof(row));
         row.name[sizeof(row.name) - 1] = 0;
-        rc = add_row(m, &row, rank, digests, (size_t)report->digests, &used, err);
+        rc = add_row(m, &row, shard, digests, (size_t)file->digests, &used, err);
     }
     return rc;
 }
 
-static int build_manifest(struct er_save *save, const struct report *reports, const char *blobs,
+struct round {
+    size_t n;                        /* members */
+    struct report *reports;          /* owned */
+    struct er_cover_member *members; /* owned */
+    bool *write;                     /* owned */
+};
+
+static void done(struct round *round)
+{
+    free(round->reports);
+    free(round->members);
+    free(round->write);
+}
+
+/* Files of ranks that had something to write, in the order of ranks, whoever wrote them. */
+static int build_manifest(struct er_save *save, const struct round *round, const char *blobs,
                           size_t most, struct er_error *err)
 {
     struct er_manifest *m = &save->manifest;
+    uint32_t shard = 0;
     int rc = er_manifest_shards(m, (uint32_t)save->size, err);
 
     m->meta = save->meta;
     if (rc == 0)
         rc = er_manifest_set_chain(m, save->chain, save->chain_n, err);
-    for (int i = 0; rc == 0 && i < save->size; i++) {
-        save->total_bytes += reports[i].bytes;
-        rc = add_rank(m, &reports[i], blobs + (size_t)i * most, (uint32_t)i, err);
+    for (int rank = 0; rc == 0 && rank < save->size; rank++) {
+        bool spare = false;
+        int holder = er_cover_holder(round->members, round->n, rank, &spare);
+        const struct report *r = &round->reports[holder < 0 ? 0 : holder];
+        const struct file_report *file = spare ? &r->copy : &r->own;
+
+        if (holder < 0 || file->rows == 0)
+            continue;
+        er_manifest_shard_name((uint32_t)rank, (uint32_t)save->size, m->shards[shard].name,
+                               sizeof(m->shards[shard].name));
+        save->total_bytes += file->bytes;
+        rc = add_file(m, file, blobs + (size_t)holder * most + (spare ? file_bytes(&r->own) : 0),
+                      shard++, err);
     }
-    return rc == 0 ? er_manifest_finish(m, err) : rc;
+    if (rc == 0 && shard == 0)
+        return er_error_set(err, -EINVAL, "the state is empty");
+    m->shard_n = shard;
+    if (rc == 0)
+        rc = er_manifest_finish(m, err);
+    if (rc == ER_E_CORRUPT && (int)round->n < save->size) /* nobody knows what they held alone */
+        rc = er_error_wrap(err, ER_E_PEER_LOST, "a part of the state is lost with its rank");
+    return rc;
 }
 
-static int gather_reports(struct er_save *save, const struct er_ckpt *ckpt, int rc,
-                          struct report *reports, struct er_error *err)
+static struct report describe(const struct er_save *save)
 {
-    struct report mine = {.code = rc,
-                          .rows = save->plan.n,
-                          .digests = save->plan.piece_n,
-                          .bytes = save->plan.bytes,
-                          .header = save->plan.header};
-    int gathered;
+    struct report mine = {.rank = save->rank,
+                          .code = save->own_code,
+                          .spare = save->spare_rank,
+                          .spare_state = (uint8_t)save->spare_state,
+                          .empty = save->plan.n == 0,
+                          .sole = save->plan.sole};
 
-    if (rc < 0)
-        snprintf(mine.text, sizeof(mine.text), "%.*s", (int)sizeof(mine.text) - 1, err->text);
-    gathered = er_ckpt_gather(ckpt, &mine, sizeof(mine), reports, err);
-    if (gathered < 0)
-        return gathered;
-    for (int i = 0; i < save->size; i++) {
-        reports[i].text[sizeof(reports[i].text) - 1] = 0;
-        if (reports[i].code < 0)
-            return er_error_set(err, (int)reports[i].code, "rank %d: %s", i, reports[i].text);
-    }
-    return 0;
+    if (save->own_code == 0)
+        mine.own = describe_file(&save->plan);
+    if (save->spare_state == ER_SPARE_WRITTEN)
+        mine.copy = describe_file(&save->spare);
+    if (save->own_code < 0)
+        snprintf(mine.text, sizeof(mine.text), "%.*s", (int)sizeof(mine.text) - 1,
+                 save->own_err.text);
+    return mine;
 }
 
-int er_save_collect(struct er_save *save, const struct er_ckpt *ckpt, int rc, int *ret_mine,
-                    struct er_error *err)
+static int tell_each_other(struct er_save *save, const struct er_ckpt *ckpt, struct round *round,
+                           struct er_error *err)
 {
-    size_t size = (size_t)save->size, most = 0;
-    ER_CLEANUP(er_cleanup_free) struct report *reports = calloc(size, sizeof(*reports));
+    const struct report mine = describe(save);
+    int rc;
+
+    round->n = (size_t)ckpt->group.size;
+    round->reports = calloc(round->n, sizeof(*round->reports));
+    round->members = calloc(round->n, sizeof(*round->members));
+    round->write = calloc(round->n, sizeof(*round->write));
+    if (!round->reports || !round->members || !round->write)
+        return er_error_set(err, -ENOMEM, "checkpoint: no memory");
+    rc = er_ckpt_gather(ckpt, &mine, sizeof(mine), round->reports, err);
+    for (size_t i = 0; rc == 0 && i < round->n; i++) {
+        struct report *r = &round->reports[i];
+
+        r->text[sizeof(r->text) - 1] = 0;
+        round->members[i] = (struct er_cover_member){.rank = (int)r->rank,
+                                                     .code = (int)r->code,
+                                                     .empty = r->empty,
+                                                     .sole = r->sole,
+                                                     .spare = (int)r->spare,
+                                                     .spare_state = r->spare_state};
+    }
+    return rc;
+}
+
+/* The words of a rank that could not write, or is not here. */
+static int why(const struct round *round, int rank, struct er_error *err)
+{
+    for (size_t i = 0; i < round->n; i++)
+        if (round->members[i].rank == rank)
+            return er_error_set(err, round->members[i].code, "rank %d: %s", rank,
+                                round->reports[i].text);
+    return er_error_set(err, ER_E_PEER_LOST,
+                        "rank %d is gone, and nobody has its part of the state", rank);
+}
+
+static int lost(const struct round *round, int rank, struct er_error *err)
+{
+    int rc = why(round, rank, err);
+
+    for (size_t i = 0; i < round->n; i++)
+        if (round->members[i].rank == rank && round->members[i].sole)
+            return er_error_wrap(err, rc, "a part of the state that no other rank has is lost");
+    return rc;
+}
+
+/* For the event: for whom others wrote. */
+static void note_stand_ins(struct er_save *save, const struct round *round)
+{
+    struct er_error err = ER_ERROR_INIT;
+
+    save->stood_in = 0;
+    for (int rank = save->size; rank-- > 0;) {
+        bool spare = false;
+        int holder = er_cover_holder(round->members, round->n, rank, &spare);
+
+        if (holder < 0 || !spare || round->reports[holder].copy.rows == 0)
+            continue;
+        save->stood_in++;
+        (void)why(round, rank, &err);
+        snprintf(save->note, sizeof(save->note), "%.180s; rank %d wrote its part", err.text,
+                 round->members[holder].rank);
+    }
+}
+
+static int exchange_rows(struct er_save *save, const struct er_ckpt *ckpt,
+                         const struct round *round, int *ret_mine, struct er_error *err)
+{
+    const struct report *me = &round->reports[ckpt->group.rank];
     ER_CLEANUP(er_cleanup_free) char *mine = NULL;
     ER_CLEANUP(er_cleanup_free) char *all = NULL;
+    size_t most = 0;
+    char *end;
+    int rc;
 
-    if (!reports)
-        return er_error_set(err, -ENOMEM, "checkpoint: no memory");
-    rc = gather_reports(save, ckpt, rc, reports, err);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < size; i++)
-        most = blob_bytes(&reports[i]) > most ? blob_bytes(&reports[i]) : most;
+    for (size_t i = 0; i < round->n; i++)
+        most = blob_bytes(&round->reports[i]) > most ? blob_bytes(&round->reports[i]) : most;
     mine = calloc(1, most + 1);
-    all = calloc(size, most + 1);
+    all = calloc(round->n, most + 1);
     if (!mine || !all)
         return er_error_set(err, -ENOMEM, "checkpoint: no memory");
-    put_blob(save, mine);
+    end = me->own.rows ? put_file(&save->plan, mine) : mine;
+    if (me->copy.rows)
+        put_file(&save->spare, end);
     rc = er_ckpt_gather(ckpt, mine, most, all, err);
-    if (rc == 0 && save->rank == 0)
-        *ret_mine = build_manifest(save, reports, all, most, err);
+    if (rc == 0 && save->leader)
+        *ret_mine = build_manifest(save, round, all, most, err);
+    return rc;
+}
+
+int er_save_round(struct er_save *save, const struct er_ckpt *ckpt, enum er_cover *ret,
+                  int *ret_mine, bool *ret_together, struct er_error *err)
+{
+    struct round round = {0};
+    int rank = 0, rc = tell_each_other(save, ckpt, &round, err);
+
+    *ret_together = rc == 0;
+    if (rc == 0) {
+        *ret = er_cover_judge(round.members, round.n, save->size, round.write, &rank);
+        save->leader = er_cover_leader(round.members, round.n) == (size_t)ckpt->group.rank;
+        save->duty = round.write[ckpt->group.rank];
+        if (*ret == ER_COVER_LOST)
+            rc = lost(&round, rank, err);
+    }
+    if (rc == 0 && *ret == ER_COVER_WHOLE) {
+        note_stand_ins(save, &round);
+        rc = exchange_rows(save, ckpt, &round, ret_mine, err);
+        *ret_together = rc == 0;
+    }
+    done(&round);
     return rc;
 }

@@ -14,6 +14,7 @@
 static void destroy(struct er_save *save)
 {
     er_shard_plan_done(&save->plan);
+    er_shard_plan_done(&save->spare);
     er_manifest_done(&save->manifest);
     er_snapshot_unref(save->snapshot);
     pthread_cond_destroy(&save->changed);
@@ -58,6 +59,30 @@ static int take_chain(struct er_save *save, const struct er_ckpt *ckpt)
     return 0;
 }
 
+static int make_plans(struct er_save *save, const struct er_slice *slices, size_t n,
+                      struct er_error *err)
+{
+    int rc = er_shard_plan_make(&save->plan, slices, n, save->rank, save->size, false, err);
+
+    save->spare_rank = save->opts.no_stand_in ? -1 : er_cover_spare(save->rank, save->size);
+    if (rc < 0 || save->spare_rank < 0)
+        return rc;
+    rc = er_shard_plan_make(&save->spare, slices, n, save->spare_rank, save->size, true, err);
+    save->spare_state = save->spare.n > 0 ? ER_SPARE_KEPT : ER_SPARE_WRITTEN;
+    return rc;
+}
+
+uint64_t er_save_spare_at(const struct er_save *save)
+{
+    return (save->plan.bytes + ER_SNAPSHOT_ALIGN - 1) / ER_SNAPSHOT_ALIGN * ER_SNAPSHOT_ALIGN;
+}
+
+uint64_t er_save_image_bytes(const struct er_save *save)
+{
+    return save->spare_state == ER_SPARE_KEPT ? er_save_spare_at(save) + save->spare.bytes
+                                              : save->plan.bytes;
+}
+
 int er_save_new(struct er_save **ret, struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
                 const struct er_meta *meta, struct er_error *err)
 {
@@ -77,12 +102,13 @@ int er_save_new(struct er_save **ret, struct er_ckpt *ckpt, const struct er_slic
     save->size = ckpt->group.size;
     save->meta = *meta;
     save->opts = ckpt->opts;
+    save->fence = meta->generation;
     save->dir = strdup(ckpt->dir);
     save->final = strdup(final);
     if (!save->dir || !save->final || take_chain(save, ckpt) < 0)
         rc = er_error_set(err, -ENOMEM, "checkpoint: no memory");
     if (rc == 0)
-        rc = er_shard_plan_make(&save->plan, slices, n, save->rank, save->size, err);
+        rc = make_plans(save, slices, n, err);
     if (rc < 0) {
         er_save_unref(save);
         return rc;
@@ -179,40 +205,51 @@ static void tell_copied(struct er_save *save, uint64_t bytes, bool done)
     pthread_mutex_unlock(&save->lock);
 }
 
-static void copy_part(struct er_save *save, size_t i, char *image, uint64_t *told)
+/* `told`: bytes that the writer knows of; NULL: nobody follows. */
+static void copy_part(struct er_save *save, const struct er_shard_plan *plan, size_t i, char *image,
+                      uint64_t *told)
 {
-    const struct er_shard_plan *plan = &save->plan;
     uint64_t at = er_shard_plan_at(plan, i), bytes = plan->tensors[i].end - plan->tensors[i].begin;
 
     for (uint64_t done = 0, n; done < bytes; done += n) {
         n = bytes - done < COPY_BYTES ? bytes - done : COPY_BYTES;
         memcpy(image + at + done, (const char *)plan->parts[i].data + done, (size_t)n);
-        if (at + done + n - *told >= COPY_BYTES) {
+        if (told && at + done + n - *told >= COPY_BYTES) {
             *told = at + done + n;
             tell_copied(save, *told, false);
         }
     }
 }
 
-static void copy_state(struct er_save *save)
+static void copy_image(struct er_save *save, const struct er_shard_plan *plan, char *image,
+                       uint64_t *told)
 {
-    const struct er_shard_plan *plan = &save->plan;
-    char *image = er_snapshot_data(save->snapshot);
-    uint64_t told = plan->header_bytes, pad = er_snapshot_room(save->snapshot) - plan->bytes;
+    uint64_t pad =
+        ER_SNAPSHOT_ALIGN - 1 - (plan->bytes + ER_SNAPSHOT_ALIGN - 1) % ER_SNAPSHOT_ALIGN;
 
     memcpy(image, plan->header_text, (size_t)plan->header_bytes);
     for (size_t i = 0; i < plan->n; i++)
-        copy_part(save, i, image, &told);
+        copy_part(save, plan, i, image, told);
     /* What direct I/O writes behind the end until the file is cut. */
-    memset(image + plan->bytes, 0, pad < ER_SNAPSHOT_ALIGN ? (size_t)pad : ER_SNAPSHOT_ALIGN);
-    tell_copied(save, plan->bytes, true);
+    memset(image + plan->bytes, 0, (size_t)pad);
+}
+
+static void copy_state(struct er_save *save)
+{
+    char *image = er_snapshot_data(save->snapshot);
+    uint64_t told = save->plan.header_bytes;
+
+    copy_image(save, &save->plan, image, &told);
+    if (save->spare_state == ER_SPARE_KEPT) {
+        tell_copied(save, save->plan.bytes, false);
+        copy_image(save, &save->spare, image + er_save_spare_at(save), NULL);
+    }
+    tell_copied(save, save->plan.bytes, true);
 }
 
 /* From the copy: the writer is at the disk meanwhile, and the caller's state may change again. */
-static void digest_pieces(struct er_save *save)
+void er_save_digest(struct er_save *save, const struct er_shard_plan *plan, const char *image)
 {
-    const struct er_shard_plan *plan = &save->plan;
-    const char *image = er_snapshot_data(save->snapshot);
     struct er_digest *digest = plan->digests;
 
     for (size_t i = 0; i < plan->n && !er_save_given_up(save); i++) {
@@ -243,6 +280,6 @@ void er_task_digest(void *arg)
     struct er_save *save = arg;
 
     if (er_save_copied_to(save, save->plan.bytes))
-        digest_pieces(save);
+        er_save_digest(save, &save->plan, er_snapshot_data(save->snapshot));
     er_save_task_end(save, 0, NULL);
 }

@@ -7,14 +7,18 @@
  *   caller   begin ─────────┬─ before_apply ── advance: rows ─┬───── advance: commit ─┬─ event
  *   copier                  ├ copy                            │                       │
  *   digester                ├ digests, behind the copy        │                       │
- *   writer                  └ shard: write, fsync             └ rank 0: manifest,     └ rank 0:
+ *   writer                  └ shard: write, fsync             └ leader: manifest,     └ leader:
  *                                                               rename, fsync           retention
+ *
+ * Where a rank could not write, or is gone, there are more rounds of "rows", before which others
+ * write the copies that they have of its part (cover.h).
  */
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/cover.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/snapshot.h"
 
@@ -29,13 +33,26 @@ struct er_save {
     struct er_ckpt_opts opts;
     struct er_chain_link *chain; /* owned */
     size_t chain_n;
-    struct er_snapshot *snapshot; /* a reference */
+    struct er_snapshot *snapshot; /* a reference; NULL: absent */
     struct er_shard_plan plan;
+    struct er_shard_plan spare; /* of `spare_rank`; its image follows this rank's own */
+    int spare_rank;             /* -1: none */
+    uint64_t nonce;
     uint64_t started_us, deadline_us; /* of the current stage */
     enum er_save_stage stage;
     uint64_t pause_us; /* the caller's thread's */
     uint64_t total_bytes;
-    /* Rank 0, between the stages: what all ranks wrote; the writer's while it publishes. */
+    uint64_t fence; /* generation that publishes */
+    bool absent;    /* this rank has no copy of the state (own_code says why), and no task */
+    bool own_known; /* how its own part ended: */
+    int own_code;
+    struct er_error own_err;
+    enum er_spare_state spare_state;
+    bool duty;         /* a task of this rank belongs to the current round */
+    bool leader;       /* goes on with the manifest, publishes and commits */
+    uint32_t stood_in; /* parts that others wrote for their ranks */
+    char note[256];    /* for whom, and why */
+    /* The leader, between the stages: what all ranks wrote; the writer's while it publishes. */
     struct er_manifest manifest;
     struct er_digest digest;
 
@@ -48,8 +65,8 @@ struct er_save {
     bool given_up;    /* nothing may become visible any more */
     bool exchanged;   /* `temp` now holds an older checkpoint of the same step */
     bool published;   /* `final` is this one */
-    bool committed;   /* rank 0: the job's record has it */
-    bool in_doubt;    /* rank 0: the job's record may have it: `final` stays */
+    bool committed;   /* leader: the job's record has it */
+    bool in_doubt;    /* leader: the job's record may have it: `final` stays */
     int rc;           /* first failure */
     struct er_error err;
     uint64_t cpu_us; /* of the copy */
@@ -71,18 +88,34 @@ bool er_save_given_up(struct er_save *save);
 /* Waits until the image is there up to `end` bytes; false: given up. An er_ready_fn. */
 bool er_save_copied_to(void *save, uint64_t end);
 
-/* Background tasks (er_work_fn), argument struct er_save. */
-void er_task_copy(void *save);    /* all ranks, copier: memory -> image */
-void er_task_digest(void *save);  /* all ranks, digester: of the pieces of the image */
-void er_task_shard(void *save);   /* all ranks, writer: image -> file */
-void er_task_publish(void *save); /* rank 0, writer: manifest, rename */
-void er_task_settle(void *save); /* rank 0, writer: after the outcome; removes what is not wanted */
+/* Digests of the pieces of an image that is there. */
+void er_save_digest(struct er_save *save, const struct er_shard_plan *plan, const char *image);
 
-/* Exchange of what the ranks wrote, and whether they could (`rc`): fills `save->manifest` on rank
- * 0. Collective: the same result everywhere, but for *ret_mine, which is rank 0's own trouble with
- * what it got. */
-int er_save_collect(struct er_save *save, const struct er_ckpt *ckpt, int rc, int *ret_mine,
-                    struct er_error *err);
+/* Background tasks (er_work_fn), argument struct er_save. */
+void er_task_copy(void *save);     /* all ranks, copier: memory -> image */
+void er_task_digest(void *save);   /* all ranks, digester: of the pieces of the image */
+void er_task_shard(void *save);    /* all ranks, writer: image -> file */
+void er_task_stand_in(void *save); /* asked ranks, writer: the other rank's image -> file */
+void er_task_publish(void *save);  /* leader, writer: manifest, rename */
+void er_task_settle(void *save); /* leader, writer: after the outcome; removes what is not wanted */
+
+/* Bytes of both images in the snapshot, and where the spare one begins. */
+uint64_t er_save_image_bytes(const struct er_save *save);
+uint64_t er_save_spare_at(const struct er_save *save);
+
+/*
+ * One round of telling each other what is durable. Collective: the same result everywhere.
+ * WHOLE: the leader's `manifest` is filled; *ret_mine is its own trouble with what it got.
+ * GOES_ON: `duty` says whether this rank is to write its copy. LOST is a negative result instead.
+ * *ret_together false: the exchange itself failed.
+ */
+int er_save_round(struct er_save *save, const struct er_ckpt *ckpt, enum er_cover *ret,
+                  int *ret_mine, bool *ret_together, struct er_error *err);
+/* The outcome as an event; `save` may be NULL. */
+void er_save_tell(struct er_ckpt *ckpt, const struct er_save *save, uint64_t step, int rc,
+                  const char *text);
+/* Ends the checkpoint in flight with this outcome. Returns `rc`. */
+int er_save_conclude(struct er_ckpt *ckpt, int rc, struct er_error *err);
 
 /* The handle's checkpoint in flight is over for this rank, without an outcome: nothing of it will
  * become visible. */

@@ -25,7 +25,7 @@ static void describe(const struct er_slice *part, struct er_st_tensor *t, uint64
 
 /* This rank's parts, those without elements left out. */
 static int choose_parts(struct er_shard_plan *plan, const struct er_slice *slices, size_t n,
-                        int rank, int size, struct er_error *err)
+                        int rank, int size, bool spare, struct er_error *err)
 {
     uint64_t at = 0;
 
@@ -36,8 +36,9 @@ static int choose_parts(struct er_shard_plan *plan, const struct er_slice *slice
         if (rc < 0)
             return rc;
         part = er_slice_part(&slices[i], rank, size);
-        if (part.count == 0)
+        if (part.count == 0 || (spare && !part.replicated))
             continue;
+        plan->sole = plan->sole || !part.replicated;
         describe(&part, &plan->tensors[plan->n], at);
         at = plan->tensors[plan->n].end;
         part.name = strcpy(plan->names + plan->n * ER_CKPT_NAME_MAX, part.name);
@@ -65,7 +66,7 @@ static int make_header(struct er_shard_plan *plan, struct er_error *err)
 }
 
 int er_shard_plan_make(struct er_shard_plan *plan, const struct er_slice *slices, size_t n,
-                       int rank, int size, struct er_error *err)
+                       int rank, int size, bool spare, struct er_error *err)
 {
     int rc;
 
@@ -75,7 +76,7 @@ int er_shard_plan_make(struct er_shard_plan *plan, const struct er_slice *slices
     plan->names = calloc(n + 1, ER_CKPT_NAME_MAX);
     if (!plan->parts || !plan->tensors || !plan->names)
         return er_error_set(err, -ENOMEM, "checkpoint: no memory");
-    rc = choose_parts(plan, slices, n, rank, size, err);
+    rc = choose_parts(plan, slices, n, rank, size, spare, err);
     if (rc == 0)
         rc = make_header(plan, err);
     if (rc < 0)

@@ -15,13 +15,16 @@ struct er_shard_plan {
     struct er_digest *digests;    /* owned; of all pieces, part after part */
     char *names;                  /* owned */
     size_t n, piece_n;
+    bool sole;                    /* some of it is held by no other rank */
     uint64_t header_bytes, bytes; /* of the header; of the file */
     struct er_digest header;
     char *header_text; /* owned; header_bytes */
 };
 
+/* What `rank` of `size` writes; `spare`: of that, what this rank holds as well when it is another
+ * one. */
 int er_shard_plan_make(struct er_shard_plan *plan, const struct er_slice *slices, size_t n,
-                       int rank, int size, struct er_error *err);
+                       int rank, int size, bool spare, struct er_error *err);
 void er_shard_plan_done(struct er_shard_plan *plan);
 /* Bytes in the file before part `i`'s data. */
 uint64_t er_shard_plan_at(const struct er_shard_plan *plan, size_t i);

@@ -24,6 +24,8 @@ static int write_shard(struct er_save *save, struct er_error *err)
         (void)er_ckpt_clean(save->dir, save->meta.generation, save->temp, NULL, NULL);
     if (mkdir(save->temp, 0777) < 0 && errno != EEXIST) /* every rank tries; one makes it */
         return er_error_errno(err, "make folder '%s'", save->temp);
+    if (save->plan.n == 0)
+        return 0;
     er_manifest_shard_name((uint32_t)save->rank, (uint32_t)save->size, name, sizeof(name));
     rc = er_ckpt_join(save->temp, name, path, err);
     return rc < 0 ? rc
@@ -41,7 +43,51 @@ void er_task_shard(void *arg)
     er_save_task_end(save, rc, &err);
 }
 
-/* ---- publication (rank 0) ---- */
+/* ---- the part of a rank that could not, or is gone ---- */
+
+#define UNLINK_TRIES 3 /* a file that a writer which was given up makes in between */
+
+static bool goes_on(void *save, uint64_t end)
+{
+    (void)end;
+    return !er_save_given_up(save);
+}
+
+/* The other rank may have begun: its file goes, whatever it holds, and a writer that still has it
+ * open writes into nothing. */
+static int write_spare(struct er_save *save, struct er_error *err)
+{
+    const char *image = er_snapshot_data(save->snapshot) + er_save_spare_at(save);
+    char name[ER_MANIFEST_NAME_MAX], path[PATH_MAX];
+    int rc;
+
+    er_manifest_shard_name((uint32_t)save->spare_rank, (uint32_t)save->size, name, sizeof(name));
+    rc = er_ckpt_join(save->temp, name, path, err);
+    if (rc < 0)
+        return rc;
+    for (int tries = 0; tries < UNLINK_TRIES; tries++) {
+        if (unlink(path) < 0 && errno != ENOENT)
+            return er_error_errno(err, "remove '%s'", path);
+        rc =
+            er_shard_write(path, image, save->spare.bytes, save->opts.buffered, goes_on, save, err);
+        if (rc != -EEXIST)
+            break;
+    }
+    if (rc == 0)
+        er_save_digest(save, &save->spare, image);
+    return rc;
+}
+
+void er_task_stand_in(void *arg)
+{
+    struct er_save *save = arg;
+    struct er_error err = ER_ERROR_INIT;
+    int rc = write_spare(save, &err);
+
+    er_save_task_end(save, rc, &err);
+}
+
+/* ---- publication (leader) ---- */
 
 static int write_manifest(struct er_save *save, struct er_error *err)
 {
@@ -86,7 +132,7 @@ static int publish(struct er_save *save, struct er_error *err)
     int rc = write_manifest(save, err);
 
     if (rc == 0)
-        rc = er_ckpt_check_fence(save->dir, save->meta.generation, err);
+        rc = er_ckpt_check_fence(save->dir, save->fence, err);
     if (rc == 0 && er_save_given_up(save))
         rc = er_error_set(err, -ECANCELED, "given up");
     if (rc < 0)
@@ -104,7 +150,7 @@ void er_task_publish(void *arg)
     er_save_task_end(save, rc, &err);
 }
 
-/* ---- afterwards (rank 0) ---- */
+/* ---- afterwards (leader) ---- */
 
 static void write_latest(struct er_save *save)
 {
@@ -127,7 +173,6 @@ void er_task_settle(void *arg)
     }
     (void)er_remove_all(save->temp, NULL); /* what failed, or the folder that was replaced */
     if (save->committed)
-        (void)er_ckpt_gc(save->dir, &save->opts, save->meta.applied, save->meta.generation, NULL,
-                         NULL);
+        (void)er_ckpt_gc(save->dir, &save->opts, save->meta.applied, save->fence, NULL, NULL);
     er_save_task_end(save, 0, NULL);
 }
