@@ -18,6 +18,7 @@ struct row {
 /* What each rank says first. */
 struct report {
     int64_t rank, code, spare; /* rank: as numbered when it began; code: of its own part */
+    int64_t spare_code;        /* FAILED: of the copy; `text` is about that */
     uint8_t empty, sole, spare_state;
     struct file_report {
         uint64_t rows, digests, bytes; /* bytes: of the file */
@@ -169,6 +170,7 @@ static struct report describe(const struct er_save *save)
                           .code = save->own_code,
                           .spare = save->spare_rank,
                           .spare_state = (uint8_t)save->spare_state,
+                          .spare_code = save->spare_err.code,
                           .empty = save->plan.n == 0,
                           .sole = save->plan.sole};
 
@@ -179,6 +181,9 @@ static struct report describe(const struct er_save *save)
     if (save->own_code < 0)
         snprintf(mine.text, sizeof(mine.text), "%.*s", (int)sizeof(mine.text) - 1,
                  save->own_err.text);
+    else if (save->spare_state == ER_SPARE_FAILED)
+        snprintf(mine.text, sizeof(mine.text), "%.*s", (int)sizeof(mine.text) - 1,
+                 save->spare_err.text);
     return mine;
 }
 
@@ -224,9 +229,15 @@ static int lost(const struct round *round, int rank, struct er_error *err)
 {
     int rc = why(round, rank, err);
 
-    for (size_t i = 0; i < round->n; i++)
-        if (round->members[i].rank == rank && round->members[i].sole)
+    for (size_t i = 0; i < round->n; i++) {
+        const struct er_cover_member *m = &round->members[i];
+
+        if (m->rank == rank && m->sole)
             return er_error_wrap(err, rc, "a part of the state that no other rank has is lost");
+        if (m->spare == rank && m->spare_state == ER_SPARE_FAILED && m->code == 0)
+            return er_error_set(err, (int)round->reports[i].spare_code, "rank %d, for rank %d: %s",
+                                m->rank, rank, round->reports[i].text);
+    }
     return rc;
 }
 

@@ -123,6 +123,7 @@ static void note_result(struct er_ckpt *ckpt, struct er_save *save)
         save->own_err = why;
     } else if (save->duty) {
         save->spare_state = rc < 0 ? ER_SPARE_FAILED : ER_SPARE_WRITTEN;
+        save->spare_err = why;
     }
     if (save->given_up && save->spare_state == ER_SPARE_KEPT)
         save->spare_state = ER_SPARE_NONE; /* the thread that would write it hangs */

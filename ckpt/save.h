@@ -48,10 +48,11 @@ struct er_save {
     int own_code;
     struct er_error own_err;
     enum er_spare_state spare_state;
-    bool duty;         /* a task of this rank belongs to the current round */
-    bool leader;       /* goes on with the manifest, publishes and commits */
-    uint32_t stood_in; /* parts that others wrote for their ranks */
-    char note[256];    /* for whom, and why */
+    struct er_error spare_err; /* FAILED: why */
+    bool duty;                 /* a task of this rank belongs to the current round */
+    bool leader;               /* goes on with the manifest, publishes and commits */
+    uint32_t stood_in;         /* parts that others wrote for their ranks */
+    char note[256];            /* for whom, and why */
     /* The leader, between the stages: what all ranks wrote; the writer's while it publishes. */
     struct er_manifest manifest;
     struct er_digest digest;

@@ -55,6 +55,7 @@ enum er_train_event {
     ER_TRAIN_SKIPPED,     /* a checkpoint was passed over; text: why */
     ER_TRAIN_RESUMED,     /* text: from where */
     ER_TRAIN_SAVED,       /* text: folder */
+    ER_TRAIN_STOOD_IN,    /* saved, though a rank could not write; text: which, why, who wrote */
     ER_TRAIN_SAVE_FAILED, /* training goes on; text: why */
     ER_TRAIN_STOPPED      /* text: which notice */
 };

@@ -58,8 +58,11 @@ static void take_events(struct er_train *train)
 
     for (er_ckpt_poll(train->ckpt, &event); event.kind != ER_CKPT_NOTHING;
          er_ckpt_poll(train->ckpt, &event)) {
-        if (event.kind == ER_CKPT_COMMITTED)
-            er_train_tell(train, ER_TRAIN_SAVED, event.step, event.text);
+        if (event.kind != ER_CKPT_COMMITTED)
+            continue;
+        if (event.stood_in > 0)
+            er_train_tell(train, ER_TRAIN_STOOD_IN, event.step, event.note);
+        er_train_tell(train, ER_TRAIN_SAVED, event.step, event.text);
     }
 }
 
