@@ -166,13 +166,11 @@ static void rotation_keeps_lines_whole(void)
     snprintf(
         check, sizeof(check),
         "cd %s/logs/%s/gen-1/rank-0 && for f in stdout.log*; do [ $(wc -c < $f) -le 16384 ] || "
-        "exit 1; done; ls -v -r stdout.log.* | xargs cat - < /dev/null > all; cat stdout.log "
-        ">> all; seq 20000 | cmp - all",
+        "exit 1; done; for i in $(seq 20 -1 1); do [ ! -f stdout.log.$i ] || cat stdout.log.$i; "
+        "done > all; cat stdout.log >> all; seq 20000 | cmp - all",
         c.dir, c.name);
     er_tap_check(er_test_run(&p, ARGS(SH(check)), NULL, ER_TEST_DEADLINE_MS) == 0);
-    case_note(check);
     case_note(er_test_out(&p));
-    case_note(er_test_err(&p));
     er_test_done(&p);
     case_end(&c);
 }
