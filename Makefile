@@ -6,7 +6,7 @@ MESON_OPTIONS := $(if $(filter 1 true yes,$(WERROR)),-Dwerror=true)
 # Set-up and compilation talk on stderr, so that stdout carries only what a target is for.
 compile = packaging/configure.sh $(1) $(MESON_OPTIONS) $(2) >&2 && ninja -C $(1) >&2
 
-.PHONY: all demo test bench bench-report asan soak valgrind ci format check-format install uninstall clean help
+.PHONY: all demo test bench bench-report asan interop soak valgrind ci format check-format install uninstall clean help
 .DEFAULT_GOAL := all
 
 all:
@@ -35,6 +35,11 @@ asan: ## every suite with address and undefined-behaviour sanitizers
 	@$(SETUP)
 	@$(call compile,build-asan,-Dtests=enabled -Db_sanitize=address$(comma)undefined -Db_lundef=false)
 	@tests/run sanitizers build-asan
+
+interop: ## other programs' scripts, files and protocols; installs PyTorch when it is missing (1 GB)
+	@$(SETUP) build tests interop
+	@$(call compile,$(BUILD),-Dtests=enabled)
+	@tests/run interop $(BUILD)
 
 soak: ## simulate the rendezvous for MINUTES (default 10), from seed FIRST
 	@$(SETUP)
