@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
@@ -23,11 +21,9 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "rendezvous/store_mem.h"
 
 #define CONNS_A_WORKER 4 /* a worker's own, its helpers' and some that linger */
 #define CONNS_BASE     64
-#define DISPATCHES_MAX 10000 /* of the driver in one step: a bound for the case of our own bug */
 #define LAST_SWEEP_US  (60 * ER_US_PER_S)
 #define DROPS_FIRST_US (1 * ER_US_PER_S)
 
@@ -50,8 +46,7 @@ static void agent_done(struct er_agent *agent)
     er_group_free(agent->group);
     er_loop_source_free(agent->driver_source);
     er_driver_free(agent->driver);
-    if (agent->store)
-        agent->store->ops->free(agent->store);
+    er_store_close(&agent->store);
     if (agent->loop)
         close_console(agent);
     er_loop_free(agent->loop);
@@ -89,8 +84,9 @@ static int open_logs(struct er_agent *agent, struct er_error *err)
 static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
 {
     const char *dir = agent->config->checkpoint.dir;
-    char moved[PATH_MAX];
-    int rc = er_startkind_apply(agent->config, moved, err);
+    char moved[PATH_MAX] = "";
+    int rc = er_config_keeps_record(agent->config) ? er_startkind_check(agent->config, err)
+                                                   : er_startkind_apply(agent->config, moved, err);
 
     if (rc || !dir)
         return rc;
@@ -108,7 +104,7 @@ static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
  * logs and checkpoints where they are. */
 static int open_files(struct er_agent *agent, struct er_error *err)
 {
-    int rc = er_statedir_lock(&agent->state, agent->config->name, err);
+    int rc = er_agent_claim_node(agent, err);
 
     if (!rc) {
         agent->state_shared =
@@ -150,108 +146,15 @@ static int open_loop(struct er_agent *agent, struct er_error *err)
     return er_agent_watch_signals(agent, err);
 }
 
-static uint64_t boot_id_hash(void)
-{
-    struct er_buf text;
-    struct er_digest digest = {0};
-
-    er_buf_init(&text, 256);
-    if (er_file_read("/proc/sys/kernel/random/boot_id", &text, NULL) == 0)
-        digest = er_hash(text.data, text.len);
-    er_buf_done(&text);
-    return digest.lo;
-}
-
-static void on_driver_readable(void *user, uint32_t events)
-{
-    /* The step after every event dispatches the driver. */
-}
-
-/* rendezvous.lease_ttl: auto grows with the job, so that keeping leases alive stays cheap. */
-static uint64_t lease_ttl_us(const struct er_config *c)
-{
-    if (c->rendezvous.lease_ttl_us)
-        return c->rendezvous.lease_ttl_us;
-    return (c->nnodes_max <= 1000 ? 5 : c->nnodes_max <= 5000 ? 10 : 15) * ER_US_PER_S;
-}
-
-/* Which programs speak libelastic is not known before they run: auto is the cautious value, and a
- * job of one node has nobody to wait for. */
-static uint64_t replacement_wait_us(const struct er_config *c)
-{
-    if (c->rendezvous.replacement_wait_us != ER_FOREVER)
-        return c->rendezvous.replacement_wait_us;
-    return c->nnodes_max > 1 ? 3 * ER_US_PER_S : 0;
-}
-
-static void fill_times(const struct er_config *c, struct er_driver_opts *o)
-{
-    o->restart_max = c->restart.max;
-    o->restart_window_us = c->restart.window_us;
-    o->backoff_initial_us = c->restart.backoff_initial_us;
-    o->backoff_max_us = c->restart.backoff_max_us;
-    o->join_timeout_us = c->rendezvous.join_timeout_us;
-    o->last_call_us = c->rendezvous.last_call_timeout_us;
-    o->exit_timeout_us = c->rendezvous.exit_timeout_us;
-    o->lease_ttl_us = lease_ttl_us(c);
-    o->death_grace_us = c->rendezvous.death_grace_us;
-    o->replacement_wait_us = replacement_wait_us(c);
-    o->stop_grace_us = c->stop.grace_us;
-}
-
-static void on_verdict(void *user, const struct er_verdict *verdict)
+void er_agent_on_verdict(void *user, const struct er_verdict *verdict)
 {
     struct er_agent *agent = user;
 
     agent->verdict = *verdict;
     agent->done = true;
+    er_loop_source_free(agent->driver_source); /* nobody reads it any more */
+    agent->driver_source = NULL;
     agent->duration_us = er_now_us() - agent->started_us;
-}
-
-static int open_driver(struct er_agent *agent, struct er_error *err)
-{
-    const struct er_config *c = agent->config;
-    const char *address = c->node.address && strcmp(c->node.address, "auto") != 0
-                              ? c->node.address
-                              : "127.0.0.1"; /* the embedded store knows one node */
-    struct er_driver_opts o = {
-        .slots = (int)c->nproc,
-        .preferred_rank = c->node.rank,
-        .min_nodes = c->nnodes_min,
-        .max_nodes = c->nnodes_max,
-        .first_generation = agent->first_generation,
-        .boot_id_hash = boot_id_hash(),
-        .now_us = er_now_us(),
-    };
-    const struct er_driver_callbacks callbacks = {er_agent_on_start, er_agent_on_stop, on_verdict,
-                                                  er_agent_on_note};
-    ER_CLEANUP(er_cleanup_free) char *spec = NULL;
-    int rc = er_config_spec_text(c, &spec, err);
-
-    if (rc)
-        return rc;
-    snprintf(o.job, sizeof(o.job), "%s", c->name);
-    snprintf(o.node_id, sizeof(o.node_id), "%s", c->node.id);
-    snprintf(o.host, sizeof(o.host), "%s", agent->hostname);
-    snprintf(o.prefix, sizeof(o.prefix), "%s", c->rendezvous.prefix);
-    snprintf(o.address, sizeof(o.address), "%s", address);
-    fill_times(c, &o);
-    o.spec = spec;
-    if (getrandom(&o.incarnation, sizeof(o.incarnation), 0) < 0 ||
-        getrandom(&o.seed, sizeof(o.seed), 0) < 0)
-        return er_error_errno(err, "get random numbers");
-    rc = er_store_mem_new(&agent->store, err);
-    if (!rc)
-        rc = er_driver_new(&agent->driver, agent->store, &o, &callbacks, agent, err);
-    if (!rc)
-        rc = er_barriers_new(&agent->barriers, agent->driver, err);
-    if (!rc && er_driver_fd(agent->driver) >= 0)
-        rc = er_loop_io(agent->loop, er_driver_fd(agent->driver), EPOLLIN, ER_PRIORITY_IO,
-                        on_driver_readable, agent, &agent->driver_source, err);
-    if (!rc)
-        er_agent_take_port(agent);
-    er_digest_format(er_hash(spec, strlen(spec)), agent->config_digest);
-    return rc;
 }
 
 static int files_code(const struct er_error *err)
@@ -259,19 +162,6 @@ static int files_code(const struct er_error *err)
     return err->code == -ENOMEM       ? ER_CODE_OSERR
            : err->code == ER_E_CONFIG ? ER_CODE_CONFIG
                                       : ER_CODE_CANTCREAT;
-}
-
-static bool backend_is_here(const struct er_config *c, struct er_error *err)
-{
-    if (c->nnodes_max == 1 &&
-        (c->rendezvous.backend == ER_BACKEND_AUTO ||
-         c->rendezvous.backend == ER_BACKEND_EMBEDDED) &&
-        c->rendezvous.endpoints.n == 0)
-        return true;
-    er_error_set(err, ER_E_UNSUPPORTED,
-                 "rendezvous: this build has the embedded store only, which serves one node: no "
-                 "endpoints, no nnodes above 1");
-    return false;
 }
 
 static bool has_logs(const struct er_config *c)
@@ -288,14 +178,17 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
     if (er_loop_new(&agent->loop, err))
         return ER_CODE_OSERR;
     er_console_init(&agent->console, agent->loop);
-    if (!backend_is_here(c, err))
-        return ER_CODE_CONFIG;
     if (gethostname(agent->hostname, sizeof(agent->hostname) - 1) < 0)
         strcpy(agent->hostname, "localhost");
+    if (er_agent_open_address(agent, err))
+        return ER_CODE_CONFIG;
     if (open_files(agent, err))
         return files_code(err);
-    if (open_loop(agent, err) || open_servers(agent, err) || open_driver(agent, err))
+    if (open_loop(agent, err) || open_servers(agent, err))
         return ER_CODE_OSERR;
+    if (er_agent_open_driver(agent, err))
+        return err->code == ER_E_CONFIG || err->code == ER_E_UNSUPPORTED ? ER_CODE_CONFIG
+                                                                         : ER_CODE_OSERR;
     if (agent->log_dir)
         (void)er_guard_knows_logs(agent->guard, agent->log_dir);
     er_cgroup_init(&agent->cgroup);
@@ -318,14 +211,6 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         .null_fd = agent->null_fd,
     };
     return 0;
-}
-
-static void step_driver(struct er_agent *agent, uint64_t now_us)
-{
-    if (agent->driver_source || er_driver_deadline(agent->driver) <= now_us)
-        er_driver_dispatch(agent->driver, now_us);
-    for (int i = 0; i < DISPATCHES_MAX && er_driver_pending(agent->driver); i++)
-        er_driver_dispatch(agent->driver, now_us);
 }
 
 static void step_recovery(struct er_agent *agent, uint64_t now_us)
@@ -352,7 +237,8 @@ static void step(struct er_agent *agent)
     step_recovery(agent, now_us);
     if (agent->group && now_us >= agent->drops_us)
         er_agent_report_drops(agent, now_us);
-    step_driver(agent, now_us);
+    er_agent_step_driver(agent, now_us);
+    er_agent_wait_step(agent, now_us);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -367,6 +253,7 @@ static uint64_t next_deadline(const struct er_agent *agent, uint64_t now_us)
     if (er_driver_pending(agent->driver))
         return now_us;
     at = earlier(at, er_barriers_deadline(agent->barriers));
+    at = earlier(at, er_agent_wait_deadline(agent));
     at = earlier(at, er_ctlserver_deadline(agent->workers_server));
     at = earlier(at, er_ctlserver_deadline(agent->status_server));
     at = earlier(at, agent->group ? er_agent_stop_deadline(agent) : ER_FOREVER);
@@ -427,6 +314,13 @@ static void say_started(struct er_agent *agent, int argc, char **argv)
     er_buf_done(&list);
 }
 
+/* A cause of another node has its words there. */
+static bool cause_has_traceback(const struct er_agent *agent)
+{
+    return agent->tail_is_traceback &&
+           strcmp(agent->verdict.cause.node_id, agent->config->node.id) == 0;
+}
+
 /* We may be a worker of another launcher. */
 static void write_error_file(struct er_agent *agent)
 {
@@ -434,7 +328,7 @@ static void write_error_file(struct er_agent *agent)
     struct er_error err = ER_ERROR_INIT;
 
     if (agent->verdict.kind == ER_VERDICT_FAILED && path && path[0] &&
-        er_errorfile_write(path, &agent->verdict, agent->tail_is_traceback ? agent->tail : NULL,
+        er_errorfile_write(path, &agent->verdict, cause_has_traceback(agent) ? agent->tail : NULL,
                            &err))
         er_log(ER_LOG_WARNING, "cannot pass the root cause on", ER_STR("reason", err.text));
 }
@@ -456,7 +350,7 @@ static int finish(struct er_agent *agent, int rc, const struct er_error *err)
     return code;
 }
 
-int er_agent_run(const struct er_config *config, struct er_guard *guard, int argc, char **argv,
+int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, char **argv,
                  char **environ_)
 {
     struct er_agent agent = {

@@ -9,5 +9,5 @@
 
 /* Runs the job to its end. `environ_` as environ(7). Returns the exit code; has said everything
  * that there is to say. */
-int er_agent_run(const struct er_config *config, struct er_guard *guard, int argc, char **argv,
+int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, char **argv,
                  char **environ_);

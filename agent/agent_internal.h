@@ -11,17 +11,37 @@
 #include "agent/events.h"
 #include "agent/group.h"
 #include "agent/kv_budget.h"
+#include "agent/node_address.h"
 #include "agent/recovery.h"
 #include "agent/statedir.h"
+#include "agent/store_open.h"
 #include "base/hash.h"
 #include "rendezvous/driver.h"
 
 #define ER_SIGNAL_MAX 65
 
+/* A wait that is told of now and then; `about`: what for, so that a change is told at once. */
+struct er_wait_line {
+    uint64_t told_us, about;
+};
+
+/* What this node waits for (agent_wait.c). Times are 0: not. */
+struct er_wait {
+    uint64_t look_us; /* next look */
+    struct er_wait_line store, nodes;
+    bool was_connected;
+    uint64_t refused_us, denied_us; /* by the store, since */
+    uint64_t lost_us, back_us;      /* the store: told to be away since; back since */
+    enum er_stand stand;
+    uint64_t forming_us;       /* waiting for nodes or for a place since */
+    uint64_t spare_generation; /* that was told of */
+};
+
 struct er_agent {
-    const struct er_config *config;
+    struct er_config *config; /* borrowed; node.id is settled at the start */
     struct er_guard *guard;
     char hostname[ER_HOST_TEXT_MAX];
+    char address[ER_ADDRESS_MAX]; /* what peers connect to */
     uint64_t started_us;
     char started_ts[32];
 
@@ -36,16 +56,20 @@ struct er_agent {
     int null_fd;
     uint64_t first_generation; /* newest one that has begun in checkpoint.dir; 0: none */
 
-    struct er_store *store;
+    struct er_opened_store store;
     struct er_driver *driver;
     struct er_loop_source *driver_source;
-    bool port_told;    /* that master_port is in use */
-    int port_fd, port; /* MASTER_PORT held ready; -1: none */
+    struct er_wait wait;
+    bool was_registered; /* with the job, once */
+    bool run_followed;   /* --fresh was seen to */
+    bool port_told;      /* that master_port is in use */
+    int port_fd, port;   /* MASTER_PORT held ready; -1: none */
 
     struct er_group_context group_ctx;
     struct er_group *group; /* of the newest generation; NULL before the first */
     bool stop_wanted;       /* the driver asked for this generation's end */
     bool left_said, result_said;
+    bool ever_started;            /* a worker, here */
     unsigned checkpoint_failures; /* in a row */
     struct er_recovery recovery;
     bool closed_told[2]; /* that the console's stdout, stderr was closed */
@@ -59,7 +83,7 @@ struct er_agent {
     int stop_signal; /* last signal that makes the agent stop; 0: none */
     unsigned stop_signals;
     uint64_t stop_signal_us;
-    bool draining;      /* the workers were asked to save and leave */
+    bool draining;      /* the workers of this generation were asked to save and leave */
     uint64_t ladder_us; /* then the stop ladder begins all the same; ER_FOREVER: it has, or no drain
                          */
     uint64_t waiting_us;             /* when to say whom the stop of a generation waits for */
@@ -78,8 +102,26 @@ struct er_agent {
     uint64_t duration_us;
 };
 
+/* agent_node.c */
+/* node.id, settled, and the state folder's lock; hostname is known. -EBUSY: taken. */
+int er_agent_claim_node(struct er_agent *agent, struct er_error *err);
+/* Whenever the driver has said something: --fresh, once. */
+void er_agent_follow_run(struct er_agent *agent);
+
+/* agent_driver.c */
+/* node.address, before signals are held: it may ask the DNS. */
+int er_agent_open_address(struct er_agent *agent, struct er_error *err);
+int er_agent_open_driver(struct er_agent *agent, struct er_error *err);
+void er_agent_step_driver(struct er_agent *agent, uint64_t now_us);
+void er_agent_on_verdict(void *user, const struct er_verdict *verdict);
+
+/* agent_wait.c: the store, other nodes, a place. */
+void er_agent_wait_step(struct er_agent *agent, uint64_t now_us);
+uint64_t er_agent_wait_deadline(const struct er_agent *agent);
+
 /* agent_worker.c: what the driver wants of the workers and what they do. */
 void er_agent_on_start(void *user, const struct er_assignment *a);
+void er_agent_on_prepare(void *user, const struct er_assignment *a);
 void er_agent_on_stop(void *user, uint64_t generation, const char *reason);
 void er_agent_say_left(struct er_agent *agent);
 void er_agent_take_port(struct er_agent *agent);
@@ -107,9 +149,12 @@ void er_agent_tail_json(struct er_buf *buf, const char *tail);
 void er_agent_cause_json(struct er_buf *buf, const struct er_cause *cause);
 
 /* agent_stop.c */
+void er_agent_on_notice(void *user, enum er_driver_notice kind, uint64_t target);
 /* The first step of a stop that somebody asked for: drain when that is wanted and the workers can,
  * and the word to the terminal; the ladder follows when the driver says so. */
 void er_agent_begin_stop(struct er_agent *agent, const char *why, bool drain, uint64_t now_us);
+/* The same for one node of a job of several: until when its workers may go on. */
+uint64_t er_agent_drain_node(struct er_agent *agent, const char *why, uint64_t now_us);
 /* elastic-ctl stop. */
 void er_agent_cancel(struct er_agent *agent);
 /* A second or later signal: less grace from now on. */

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
+#include "base/parse.h"
 
 #define MS(us) ((double)(us) / 1e3)
 
@@ -27,14 +28,23 @@ static void on_sealed(struct er_agent *agent, const struct er_note *n)
              "A generation's members and ranks are fixed.", ER_STR("reason", n->reason),
              ER_UINT("world_size", n->world_size), ER_UINT("nnodes", n->nnodes),
              ER_JSON("added", "[]"), ER_JSON("removed", "[]"), ER_STR("master_addr", n->address),
-             ER_INT("master_port", agent->port), ER_NUM("duration_ms", MS(n->duration_us)));
+             ER_INT("master_port", n->port), ER_NUM("duration_ms", MS(n->duration_us)));
+}
+
+/* With as many nodes as the job may have, a newcomer waits for a place. */
+static bool is_full(const struct er_agent *agent)
+{
+    struct er_look look;
+
+    er_driver_look(agent->driver, &look);
+    return strcmp(er_driver_phase(agent->driver), "running") == 0 && look.nnodes >= look.max;
 }
 
 static void on_joined(struct er_agent *agent, const struct er_note *n)
 {
     er_event(&agent->events, "node_joined", ER_SEVERITY_INFO, n->generation, "A node joined.",
              ER_STR("node", n->node), ER_STR("address", n->address), ER_UINT("slots", n->slots),
-             ER_STR("as", "member"));
+             ER_STR("as", is_full(agent) ? "spare" : "member"));
 }
 
 static void on_left(struct er_agent *agent, const struct er_note *n)
@@ -45,6 +55,8 @@ static void on_left(struct er_agent *agent, const struct er_note *n)
 
 static void on_lost(struct er_agent *agent, const struct er_note *n)
 {
+    er_agent_say(agent, "node '%s' was lost (%s)", n->node,
+                 strcmp(n->reason, "agent_died") == 0 ? "its agent died" : "its lease expired");
     er_event(&agent->events, "node_lost", ER_SEVERITY_WARNING, n->generation, "A node was lost.",
              ER_STR("node", n->node), ER_STR("reason", n->reason),
              ER_NUM("detect_ms", MS(n->duration_us)));
@@ -85,18 +97,37 @@ static void on_denied(struct er_agent *agent, const struct er_note *n)
     restart_event(agent, n, "restart_denied", "workers are not restarted");
 }
 
+static void on_aside(struct er_agent *agent, const struct er_note *n)
+{
+    char until[ER_RFC3339_MAX], time[ER_UNIT_TEXT_MAX];
+
+    er_rfc3339(er_wall_us() + n->window_us, until);
+    er_format_duration(n->window_us, time);
+    er_event(&agent->events, "node_set_aside", ER_SEVERITY_WARNING, n->generation,
+             "A node is kept out of the job for a while.", ER_STR("node", n->node),
+             ER_STR("reason", n->reason), ER_STR("until_ts", until));
+    er_log(ER_LOG_WARNING, "a node is set aside", ER_STR("node", n->node),
+           ER_STR("reason", n->reason), ER_STR("for", time));
+}
+
+static void on_request(struct er_agent *agent, const struct er_note *n)
+{
+    er_log(ER_LOG_WARNING, "a request is carried out", ER_STR("request", n->reason),
+           ER_STR("node", n->node));
+}
+
 void er_agent_on_note(void *user, const struct er_note *note)
 {
     static const note_fn HANDLERS[] = {
         [ER_NOTE_FORMING] = on_forming,       [ER_NOTE_SEALED] = on_sealed,
         [ER_NOTE_NODE_JOINED] = on_joined,    [ER_NOTE_NODE_LEFT] = on_left,
         [ER_NOTE_NODE_LOST] = on_lost,        [ER_NOTE_RESTART_COUNTED] = on_counted,
-        [ER_NOTE_RESTART_DENIED] = on_denied,
+        [ER_NOTE_RESTART_DENIED] = on_denied, [ER_NOTE_NODE_ASIDE] = on_aside,
+        [ER_NOTE_REQUEST] = on_request,
     };
     struct er_agent *agent = user;
 
-    if ((size_t)note->kind >= ER_ARRAY_N(HANDLERS))
-        return; /* of jobs with several nodes */
+    er_agent_follow_run(agent);
     if (!agent->events.run[0])
         snprintf(agent->events.run, sizeof(agent->events.run), "%s", er_driver_run(agent->driver));
     HANDLERS[note->kind](agent, note);

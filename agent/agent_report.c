@@ -85,7 +85,7 @@ static int report_json(struct er_buf *buf, const struct er_report *r)
         ER_UINT("restarts", v->restarts),
         r->restart_max == UINT32_MAX ? ER_JSON("restart_max", "null")
                                      : ER_UINT("restart_max", r->restart_max),
-        ER_STR("reason", v->reason),
+        ER_STR("reason", r->reason ? r->reason : v->reason),
         ER_JSON("root_cause", failed ? er_buf_str(&cause) : "null"),
         ER_STR("failed_ts", failed ? r->when : NULL),
         ER_JSON(r->tail_is_traceback ? "traceback" : "stderr_tail", er_buf_str(&tail)),
@@ -102,16 +102,34 @@ static int report_json(struct er_buf *buf, const struct er_report *r)
     return rc ? rc : er_buf_add_str(buf, "}\n");
 }
 
+/* The words that were kept are this node's, and the cause may be another's. */
+static bool cause_is_here(const struct er_agent *agent)
+{
+    return agent->verdict.kind == ER_VERDICT_FAILED &&
+           strcmp(agent->verdict.cause.node_id, agent->config->node.id) == 0;
+}
+
+/* The job's own end, and no worker was ever started here. */
+static bool was_idle(const struct er_agent *agent)
+{
+    return !agent->ever_started && !agent->own_exit_code && agent->stop_signals == 0 &&
+           er_config_keeps_record(agent->config) &&
+           strcmp(er_driver_phase(agent->driver), "stopped") != 0;
+}
+
 void er_agent_report(struct er_agent *agent)
 {
     const struct er_config *c = agent->config;
-    bool failed = agent->verdict.kind == ER_VERDICT_FAILED;
+    bool failed = cause_is_here(agent);
     struct er_report report = {
         .job = c->name,
         .verdict = &agent->verdict,
         .outcome = er_agent_outcome(agent),
         .detailed = !c->program_form,
-        .when = agent->failed_ts[0] ? agent->failed_ts : NULL,
+        .reason = agent->own_exit_code ? agent->own_error.text : NULL,
+        .idle = was_idle(agent),
+        .joined = agent->was_registered,
+        .when = failed && agent->failed_ts[0] ? agent->failed_ts : NULL,
         .duration_us = agent->duration_us,
         .generation = er_driver_generation(agent->driver),
         .restart_max = c->restart.max,
@@ -123,7 +141,7 @@ void er_agent_report(struct er_agent *agent)
     int rc;
 
     count_others(agent, &report);
-    if (agent->verdict.kind == ER_VERDICT_SUCCEEDED && !report.detailed)
+    if (agent->verdict.kind == ER_VERDICT_SUCCEEDED && !report.detailed && !report.idle)
         return;
     er_buf_init(&text, 4 * ER_REPORT_MAX);
     rc = er_config_json_log(c) ? report_json(&text, &report) : er_report_format(&text, &report);

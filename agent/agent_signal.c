@@ -22,8 +22,23 @@ static bool is_pending(int sig)
     return sigpending(&set) == 0 && sigismember(&set, sig) == 1;
 }
 
+static void first_stop(struct er_agent *agent, int sig, int code, const char *reason,
+                       uint64_t now_us)
+{
+    bool notice = agent->config->preempt.signals >> sig & 1;
+
+    if (notice && agent->config->nnodes_max > 1) {
+        er_driver_drain(agent->driver, code, reason,
+                        er_agent_drain_node(agent, er_signal_name(sig), now_us));
+        return;
+    }
+    er_agent_begin_stop(agent, er_signal_name(sig), notice, now_us);
+    leave(agent, code, reason);
+}
+
 static void on_stop_signal(struct er_agent *agent, int sig, uint64_t now_us)
 {
+    int code;
     char reason[64];
 
     /* Of two that came at once TERM counts, though INT is read first. */
@@ -33,12 +48,12 @@ static void on_stop_signal(struct er_agent *agent, int sig, uint64_t now_us)
     agent->stop_signal = sig;
     agent->stop_signal_us = now_us;
     agent->stop_signals++;
+    code = sig == SIGINT ? ER_CODE_INTERRUPTED : ER_CODE_TEMPFAIL;
+    snprintf(reason, sizeof(reason), "signal %s", er_signal_name(sig));
     if (agent->stop_signals == 1) {
-        snprintf(reason, sizeof(reason), "signal %s", er_signal_name(sig));
-        er_agent_begin_stop(agent, er_signal_name(sig), agent->config->preempt.signals >> sig & 1,
-                            now_us);
-        leave(agent, sig == SIGINT ? ER_CODE_INTERRUPTED : ER_CODE_TEMPFAIL, reason);
+        first_stop(agent, sig, code, reason, now_us);
     } else {
+        leave(agent, code, reason); /* a wish that is there already can only become shorter */
         er_agent_hurry(agent, now_us);
     }
 }

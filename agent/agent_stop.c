@@ -1,14 +1,19 @@
 /* Stops: how they begin, what is said about them, when patience ends. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/agent_internal.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
+#include "base/log.h"
 #include "base/parse.h"
+#include "rendezvous/codec.h"
 
 #define HURRY_US   (5 * ER_US_PER_S)
 #define WAITING_US (2 * ER_US_PER_S)
+#define SAVE_US    (10 * ER_US_PER_S) /* at most this to save, when the membership changes */
 #define RANKS_TOLD 8
 
 /* What is left of stop.grace after a second or third signal. */
@@ -48,6 +53,21 @@ static uint64_t time_to_drain(const struct er_config *c)
     uint64_t half_us = c->preempt.deadline_us / 2;
 
     return c->preempt.deadline_us - (c->stop.grace_us < half_us ? c->stop.grace_us : half_us);
+}
+
+/* One node of several: the workers go on until the others are ready for the change. */
+uint64_t er_agent_drain_node(struct er_agent *agent, const char *why, uint64_t now_us)
+{
+    uint64_t until_us = er_deadline_in(now_us, time_to_drain(agent->config));
+    char time[ER_UNIT_TEXT_MAX];
+
+    er_format_duration(time_to_drain(agent->config), time);
+    if (alive(agent) > 0)
+        er_agent_say(agent,
+                     "%s: this node leaves the job as soon as the others can go on without it, "
+                     "within %s; another signal: at once",
+                     why, time);
+    return until_us;
 }
 
 void er_agent_begin_stop(struct er_agent *agent, const char *why, bool drain, uint64_t now_us)
@@ -97,10 +117,33 @@ void er_agent_hurry(struct er_agent *agent, uint64_t now_us)
     begin_ladder(agent, now_us);
 }
 
+static void on_asked(void *user, int rc, const void *value, size_t n)
+{
+    if (rc && rc != ER_E_STALE) /* stale: the job was over first */
+        er_log(ER_LOG_WARNING, "the job could not be asked to stop",
+               ER_STR("reason", er_error_name(rc)));
+}
+
+/* Every agent of the job stops, on the leader's word. */
+static void cancel_job(struct er_agent *agent)
+{
+    struct er_ask ask = {.kind = ER_ASK_STOP};
+    char id[ER_NAME_TEXT_MAX];
+
+    snprintf(ask.reason, sizeof(ask.reason), "elastic-ctl stop");
+    snprintf(id, sizeof(id), "stop-%llu-%d", (unsigned long long)er_wall_us(), (int)getpid());
+    er_agent_say(agent, "elastic-ctl stop: asking the job to stop");
+    er_driver_request(agent->driver, id, &ask, on_asked, agent);
+}
+
 void er_agent_cancel(struct er_agent *agent)
 {
     if (agent->stop_signals > 0 || agent->done)
         return; /* it is stopping */
+    if (agent->config->nnodes_max > 1 && agent->was_registered) {
+        cancel_job(agent);
+        return;
+    }
     agent->stop_signals = 1;
     er_agent_begin_stop(agent, "elastic-ctl stop", false, er_now_us());
     er_driver_leave(agent->driver, ER_CODE_CANCELED, "elastic-ctl stop");
@@ -161,6 +204,57 @@ uint64_t er_agent_stop_deadline(const struct er_agent *agent)
     return agent->ladder_us < agent->waiting_us ? agent->ladder_us : agent->waiting_us;
 }
 
+/* Asks the workers to save and leave at a step boundary; false: they cannot be asked. */
+static bool ask_to_leave(struct er_agent *agent, const char *why)
+{
+    int n = alive(agent);
+
+    if (agent->draining || n == 0 || !er_group_drain(agent->group))
+        return agent->draining;
+    agent->draining = true;
+    er_agent_say(agent, "%s: asked %d worker%s to save and leave at the end of a step", why, n,
+                 plural(n));
+    return true;
+}
+
+/* The generation goes on elsewhere: `target`. Workers that cannot follow it are started anew there;
+ * those that speak libelastic leave at a step boundary, with everything saved. */
+void er_agent_on_notice(void *user, enum er_driver_notice kind, uint64_t target)
+{
+    struct er_agent *agent = user;
+    uint64_t now_us = er_now_us();
+
+    if (!agent->group)
+        return;
+    agent->stop_wanted = true;
+    if (er_group_gone(agent->group)) {
+        er_agent_say_left(agent);
+    } else if (!ask_to_leave(agent, "the membership changes")) {
+        agent->waiting_us = now_us + WAITING_US;
+        er_group_stop(agent->group, now_us, er_agent_grace(agent));
+    }
+}
+
+/* Nothing went wrong: a change that nobody could plan ahead. */
+static bool is_change(const char *reason)
+{
+    static const char *const CHANGES[] = {"node_joined", "drained", "preempted", "scaled"};
+
+    for (size_t i = 0; i < ER_ARRAY_N(CHANGES); i++) {
+        if (strcmp(CHANGES[i], reason) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The time to save is part of what the leader waits for anyway. */
+static uint64_t time_to_save(const struct er_agent *agent)
+{
+    uint64_t half_us = er_agent_grace(agent) / 2;
+
+    return half_us < SAVE_US ? half_us : SAVE_US;
+}
+
 void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
 {
     struct er_agent *agent = user;
@@ -173,6 +267,8 @@ void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
     agent->stop_wanted = true;
     if (er_group_gone(agent->group)) {
         er_agent_say_left(agent);
+    } else if (is_change(reason) && !agent->draining && ask_to_leave(agent, reason)) {
+        agent->ladder_us = er_deadline_in(now_us, time_to_save(agent));
     } else if (agent->ladder_us == ER_FOREVER) {
         agent->waiting_us = now_us + WAITING_US;
         er_group_stop(agent->group, now_us, er_agent_grace(agent));

@@ -19,20 +19,25 @@
 #define PORT_TRIES     64
 
 /* Bound but not listening: nobody else gets it by chance, and the worker of rank 0, which binds
- * with SO_REUSEADDR or after the release at spawn, does. 0: taken. */
+ * with SO_REUSEADDR or after the release at spawn, does. On all addresses of the family that peers
+ * use; with IPv6 also IPv4's. 0: taken. */
 static int hold_port(struct er_agent *agent, unsigned port)
 {
-    ER_CLEANUP(er_cleanup_fd) int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    socklen_t n = sizeof(addr);
-    int one = 1;
+    bool v6 = strchr(agent->address, ':') != NULL;
+    ER_CLEANUP(er_cleanup_fd)
+    int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in addr4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in6 addr6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr *addr = v6 ? (struct sockaddr *)&addr6 : (struct sockaddr *)&addr4;
+    socklen_t n = v6 ? sizeof(addr6) : sizeof(addr4);
+    int one = 1, zero = 0;
 
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
-        bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
-        getsockname(fd, (struct sockaddr *)&addr, &n) < 0)
+        (v6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero)) < 0) ||
+        bind(fd, addr, n) < 0 || getsockname(fd, addr, &n) < 0)
         return -errno;
     agent->port_fd = ER_TAKE_FD(fd);
-    agent->port = ntohs(addr.sin_port);
+    agent->port = ntohs(v6 ? addr6.sin6_port : addr4.sin_port);
     return 0;
 }
 
@@ -239,6 +244,28 @@ static void start_failed(struct er_agent *agent, const struct er_assignment *a, 
         er_agent_fail(agent, rc == ER_E_CONFIG ? ER_CODE_CONFIG : ER_CODE_OSERR, err);
 }
 
+/* Workers are started when their generation is sealed: before that they could do nothing that
+ * others see, and have no master yet. */
+void er_agent_on_prepare(void *user, const struct er_assignment *a)
+{
+    struct er_agent *agent = user;
+
+    er_driver_prepared(agent->driver, a->generation);
+}
+
+static void say_generation(struct er_agent *agent, const struct er_assignment *a)
+{
+    char why[64] = "";
+
+    if (agent->config->nnodes_max == 1)
+        return;
+    if (strcmp(a->reason, "formed") != 0)
+        snprintf(why, sizeof(why), " (%s)", a->reason);
+    er_agent_say(agent, "generation %llu%s: %d nodes, %d ranks; here node %d with ranks %d to %d",
+                 (unsigned long long)a->generation, why, a->nnodes, a->world_size, a->node_rank,
+                 a->first_rank, a->first_rank + a->local_size - 1);
+}
+
 void er_agent_on_start(void *user, const struct er_assignment *a)
 {
     static const struct er_group_callbacks CALLBACKS = {.exited = on_exited, .gone = on_gone};
@@ -248,11 +275,13 @@ void er_agent_on_start(void *user, const struct er_assignment *a)
 
     er_group_free(agent->group);
     agent->group = NULL;
-    agent->stop_wanted = agent->left_said = agent->result_said = false;
+    agent->stop_wanted = agent->left_said = agent->result_said = agent->draining = false;
     snprintf(agent->events.run, sizeof(agent->events.run), "%s", a->run);
     er_barriers_begin(agent->barriers, a);
     er_cleanup_fd(&agent->port_fd);
     er_recovery_started(&agent->recovery, a->reason, er_now_us());
+    agent->ever_started = true;
+    say_generation(agent, a);
     rc = er_group_start(&agent->group, &agent->group_ctx, a, &CALLBACKS, agent, &err);
     for (int i = 0; agent->group && i < er_group_size(agent->group); i++) {
         struct er_worker *w = er_group_worker(agent->group, i);

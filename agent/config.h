@@ -168,6 +168,8 @@ int er_config_exit_code(const struct er_error *err);
 bool er_config_keeps_record(const struct er_config *config);
 /* rendezvous.lease_ttl; auto grows with the job, so that keeping leases alive stays cheap. */
 uint64_t er_config_lease_ttl(const struct er_config *config);
+/* The identity that is settled when the agent starts. -ENOMEM. */
+int er_config_set_node_id(struct er_config *config, const char *id, struct er_error *err);
 /* Are the agent's own lines JSON? */
 bool er_config_json_log(const struct er_config *config);
 

@@ -1,6 +1,8 @@
 /* Which store the job uses, and what that takes. */
 #include "agent/config_internal.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -20,6 +22,17 @@ uint64_t er_config_lease_ttl(const struct er_config *config)
     if (config->rendezvous.lease_ttl_us)
         return config->rendezvous.lease_ttl_us;
     return (nodes <= 1000 ? 5 : nodes <= 5000 ? 10 : 15) * ER_US_PER_S;
+}
+
+int er_config_set_node_id(struct er_config *config, const char *id, struct er_error *err)
+{
+    char *copy = strdup(id);
+
+    if (!copy)
+        return er_error_set(err, -ENOMEM, "node.id: out of memory");
+    free(config->node.id);
+    config->node.id = copy;
+    return 0;
 }
 
 /* torchrun's `static` and `c10d`, and an endpoint beside them: on one node the embedded store. */

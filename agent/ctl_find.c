@@ -52,6 +52,21 @@ static int of_name(struct er_ctl_job *job, const char *name, char **environ_, st
     return 0;
 }
 
+/* Each job once, however many of its agents run here. */
+static size_t add_name(char names[LISTED_MAX][64], size_t n, const char *folder)
+{
+    char name[64];
+
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(folder, (char[]){ER_STATE_NODE_MARK, 0}),
+             folder);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(names[i], name) == 0)
+            return 0;
+    }
+    memcpy(names[n], name, sizeof(name));
+    return 1;
+}
+
 /* Jobs that have a folder on this host; how many, the names of the first ones. */
 static size_t list_jobs(char names[LISTED_MAX][64])
 {
@@ -63,7 +78,7 @@ static size_t list_jobs(char names[LISTED_MAX][64])
 
         for (struct dirent *entry; dir && n < LISTED_MAX && (entry = readdir(dir));) {
             if (entry->d_name[0] != '.')
-                snprintf(names[n++], 64, "%.63s", entry->d_name);
+                n += add_name(names, n, entry->d_name);
         }
         if (dir)
             closedir(dir);
@@ -150,6 +165,23 @@ static int not_connected(const char *name, int error, struct er_error *err)
     return ER_CTL_EXIT_NO_SUCH;
 }
 
+/* The agents of the job here that have node ids of their own: the first that answers. */
+static int connect_any(const char *base, const char *name, struct er_ctl_client *client,
+                       uint64_t timeout_us)
+{
+    char pattern[ER_STATE_PATH_MAX + 80];
+    glob_t all = {0};
+    int rc = -ENOENT;
+
+    snprintf(pattern, sizeof(pattern), "%s/%s%c*/agent.sock", base, name, ER_STATE_NODE_MARK);
+    if (glob(pattern, 0, NULL, &all) == 0) {
+        for (size_t i = 0; i < all.gl_pathc && rc; i++)
+            rc = er_ctl_client_open(client, all.gl_pathv[i], timeout_us, NULL);
+    }
+    globfree(&all);
+    return rc;
+}
+
 int er_ctl_job_connect(const struct er_ctl_job *job, struct er_ctl_client *client,
                        uint64_t timeout_us, struct er_error *err)
 {
@@ -162,6 +194,8 @@ int er_ctl_job_connect(const struct er_ctl_job *job, struct er_ctl_client *clien
 
         snprintf(path, sizeof(path), "%s/%s/agent.sock", bases[i], job->name);
         rc = er_ctl_client_open(client, path, timeout_us, NULL);
+        if (rc == -ENOENT || rc == -ECONNREFUSED)
+            rc = connect_any(bases[i], job->name, client, timeout_us);
         if (rc == 0)
             return 0;
         if (rc != -ENOENT && rc != -ENOTDIR && rc != -ENAMETOOLONG)

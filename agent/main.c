@@ -68,7 +68,7 @@ static int print_code(enum er_run_mode mode, const struct er_error *err)
     return code == ER_CODE_CANTCREAT && mode != ER_MODE_CHECK ? ER_CODE_OSERR : code;
 }
 
-static int run_mode(const struct er_config *config, struct er_guard *guard, int argc, char **argv)
+static int run_mode(struct er_config *config, struct er_guard *guard, int argc, char **argv)
 {
     struct er_error err = ER_ERROR_INIT;
     int rc = 0;

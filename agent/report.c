@@ -164,10 +164,17 @@ static int add_failure(struct er_buf *buf, const struct er_report *r)
     TRY(er_buf_printf(buf, "elastic-run: job '%s' failed: exit code %d (outcome=%s) after ", r->job,
                       r->verdict->exit_code, r->outcome));
     TRY(add_duration(buf, r->duration_us));
-    TRY(er_buf_printf(buf, "\n  root cause  rank %d (local rank %d", c->rank, c->local_rank));
+    TRY(er_buf_add_str(buf, "\n  root cause  "));
+    if (c->rank >= 0)
+        TRY(er_buf_printf(buf, "rank %d (local rank %d", c->rank, c->local_rank));
+    else
+        TRY(er_buf_printf(buf, "node '%s' (", c->node_id));
     if (c->pid > 0)
         TRY(er_buf_printf(buf, ", pid %d", c->pid));
-    TRY(er_buf_printf(buf, ") on %s, generation %" PRIu64 ": %s\n", c->host, c->generation, what));
+    TRY(er_buf_printf(buf, "%s on %s", c->rank >= 0 ? ")" : "every rank of it)", c->host));
+    if (c->rank >= 0 && c->node_id[0] && strcmp(c->node_id, c->host) != 0)
+        TRY(er_buf_printf(buf, " (node '%s')", c->node_id));
+    TRY(er_buf_printf(buf, ", generation %" PRIu64 ": %s\n", c->generation, what));
     if (r->when)
         TRY(er_buf_printf(buf, "  when        %s", r->when));
     if (r->when && c->step)
@@ -187,9 +194,10 @@ static int add_failure(struct er_buf *buf, const struct er_report *r)
 static int add_stop(struct er_buf *buf, const struct er_report *r)
 {
     const struct er_verdict *v = r->verdict;
+    const char *reason = r->reason ? r->reason : v->reason;
 
     TRY(er_buf_printf(buf, "elastic-run: job '%s' stopped: %s; exit code %d (outcome=%s) after ",
-                      r->job, v->reason[0] ? v->reason : "asked to", v->exit_code, r->outcome));
+                      r->job, reason[0] ? reason : "asked to", v->exit_code, r->outcome));
     TRY(add_duration(buf, r->duration_us));
     TRY(er_buf_add_str(buf, "\n"));
     if (r->others_killed)
@@ -211,8 +219,32 @@ static int add_success(struct er_buf *buf, const struct er_report *r)
     return add_logs(buf, r);
 }
 
+/* Nothing ran here: a spare that was never needed, or a job that was over before this agent came.
+ */
+static int add_idle(struct er_buf *buf, const struct er_report *r)
+{
+    static const char *const ENDS[] = {[ER_VERDICT_SUCCEEDED] = "succeeded",
+                                       [ER_VERDICT_FAILED] = "failed",
+                                       [ER_VERDICT_STOPPED] = "stopped"};
+    const struct er_verdict *v = r->verdict;
+
+    if (r->joined)
+        return er_buf_printf(buf, "elastic-run: job '%s' %s without this node, which was a spare\n",
+                             r->job, ENDS[v->kind]);
+    return er_buf_printf(
+        buf,
+        "elastic-run: job '%s' had finished before (%s, exit code %d): nothing was "
+        "started here\n  next        --fresh begins it anew, --resume goes on from "
+        "its newest checkpoint\n",
+        r->job, ENDS[v->kind], v->exit_code);
+}
+
 int er_report_format(struct er_buf *buf, const struct er_report *report)
 {
+    if (report->idle)
+        TRY(add_idle(buf, report));
+    if (report->idle && report->verdict->kind == ER_VERDICT_SUCCEEDED)
+        return 0;
     switch (report->verdict->kind) {
     case ER_VERDICT_SUCCEEDED:
         return add_success(buf, report);

@@ -14,6 +14,9 @@ struct er_report {
     const struct er_verdict *verdict;
     const char *outcome; /* as in the events */
     bool detailed;       /* YAML form: success is told too */
+    const char *reason;  /* of a stop; NULL: the verdict's */
+    bool idle;           /* this node never ran a worker */
+    bool joined;         /* it was one of the job's nodes */
     const char *when;    /* RFC 3339, of the failure; NULL: unknown */
     uint64_t duration_us;
     uint64_t generation; /* newest one */

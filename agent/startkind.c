@@ -3,9 +3,15 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/file.h"
 
 #define ASIDE_MAX 100000
 
@@ -61,6 +67,58 @@ int er_startkind_check(const struct er_config *config, struct er_error *err)
                             "--resume: checkpoint.dir '%s' holds no checkpoint (no folder step-*)",
                             dir);
     return 0;
+}
+
+static bool remembers(const char *marker, const char *run)
+{
+    struct er_buf text;
+    bool same;
+
+    er_buf_init(&text, 256);
+    same = er_file_read(marker, &text, NULL) == 0 && strcmp(er_buf_str(&text), run) == 0;
+    er_buf_done(&text);
+    return same;
+}
+
+/* With the lock held. */
+static int begin_run(const char *dir, const char *run, char ret_moved[PATH_MAX],
+                     struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    char marker[PATH_MAX];
+    int rc;
+
+    if ((size_t)snprintf(marker, sizeof(marker), "%s/.run", dir) >= sizeof(marker))
+        return er_error_set(err, -ENAMETOOLONG, "--fresh: path '%.200s...'", dir);
+    if (remembers(marker, run))
+        return 0;
+    rc = has_checkpoints(dir) ? move_aside(dir, ret_moved, err) : 0;
+    if (!rc)
+        rc = er_mkdir_all(dir, 0755, err);
+    if (rc)
+        return rc;
+    fd = open(marker, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0 || write(fd, run, strlen(run)) != (ssize_t)strlen(run))
+        return er_error_errno(err, "--fresh: write '%s'", marker);
+    return 0;
+}
+
+int er_startkind_begin_run(const struct er_config *config, const char *run,
+                           char ret_moved[PATH_MAX], struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_fd) int lock = -1;
+    const char *dir = config->checkpoint.dir;
+    char path[PATH_MAX];
+
+    ret_moved[0] = '\0';
+    if (!dir)
+        return 0;
+    if ((size_t)snprintf(path, sizeof(path), "%s.lock", dir) >= sizeof(path))
+        return er_error_set(err, -ENAMETOOLONG, "--fresh: path '%.200s...'", dir);
+    lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock < 0 || flock(lock, LOCK_EX) < 0)
+        return er_error_errno(err, "--fresh: lock '%s'", path);
+    return begin_run(dir, run, ret_moved, err);
 }
 
 int er_startkind_apply(const struct er_config *config, char ret_moved[PATH_MAX],

@@ -12,5 +12,12 @@
  */
 int er_startkind_apply(const struct er_config *config, char ret_moved[PATH_MAX],
                        struct er_error *err);
+/*
+ * --fresh where several agents share checkpoint.dir: the same, once for a run, whoever comes first.
+ * The folder is made, and remembers the run in a file `.run`; `<dir>.lock` (empty) keeps agents
+ * apart and stays. Waits while another agent renames.
+ */
+int er_startkind_begin_run(const struct er_config *config, const char *run,
+                           char ret_moved[PATH_MAX], struct er_error *err);
 /* The check of --resume alone; changes nothing. */
 int er_startkind_check(const struct er_config *config, struct er_error *err);

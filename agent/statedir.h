@@ -2,6 +2,7 @@
 /*
  * The folder of a running job on this host: sockets, error files. /run/elastic-run/<name>/ as root,
  * else $XDG_RUNTIME_DIR/elastic-run/<name>/, else /tmp/elastic-run-<uid>/<name>/; 0700 throughout.
+ * Of several agents of a job on one host those with an id of their own have <name>@<node id>.
  * The lock beside it, `.<name>.lock`, is held from before the folder is made until after it has
  * gone; its file is removed by who holds it, so the one at the path decides.
  */
@@ -10,8 +11,9 @@
 
 #include "base/error.h"
 
-#define ER_STATE_PATH_MAX 256
-#define ER_STATE_BASES    3
+#define ER_STATE_PATH_MAX  256
+#define ER_STATE_BASES     3
+#define ER_STATE_NODE_MARK '@' /* no job's name has it */
 
 struct er_statedir {
     char path[ER_STATE_PATH_MAX]; /* "" until opened */

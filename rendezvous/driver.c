@@ -15,6 +15,8 @@ void driver_step(struct er_driver *d, struct er_rdzv_event *e)
     if (d->over)
         return;
     d->random = er_rand_mix(d->random + 1);
+    if (e->kind == ER_EV_LEASE || (e->kind == ER_EV_REPLY && e->lane == ER_LANE_OWN))
+        d->denied = e->rc == -EACCES;
     e->now_us = d->now_us;
     e->random = d->random;
     e->heard_us = d->store->ops->heard ? d->store->ops->heard(d->store) : d->now_us;
@@ -395,6 +397,17 @@ bool er_driver_latest(const struct er_driver *driver, uint64_t *ret_step)
     if (driver->has_latest)
         *ret_step = driver->latest.step;
     return driver->has_latest;
+}
+
+void er_driver_look(const struct er_driver *driver, struct er_look *ret)
+{
+    er_rdzv_look(driver->core, ret);
+    ret->denied = driver->denied;
+}
+
+size_t er_driver_look_nodes(const struct er_driver *driver, struct er_node_look *list, size_t max)
+{
+    return er_rdzv_look_nodes(driver->core, list, max);
 }
 
 const char *er_driver_phase(const struct er_driver *driver)

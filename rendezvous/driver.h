@@ -90,6 +90,7 @@ struct er_note {
     const char *reason, *node, *address;
     uint32_t have, min, max, world_size, nnodes, slots, used,
         budget; /* budget UINT32_MAX: no limit */
+    int port;   /* SEALED */
     uint64_t window_us, duration_us;
     const struct er_cause *cause;
 };
@@ -218,6 +219,41 @@ void er_driver_commit(struct er_driver *driver, uint64_t generation, uint64_t st
                       const char *digest, const char *path, er_driver_kv_fn done, void *user);
 /* Newest committed checkpoint as far as this store knows; false: none. */
 bool er_driver_latest(const struct er_driver *driver, uint64_t *ret_step);
+
+/* Where this node stands. */
+enum er_stand {
+    ER_STAND_OUTSIDE, /* has never been registered */
+    ER_STAND_FORMING, /* registered; the next generation is not sealed */
+    ER_STAND_MEMBER,  /* of the running generation, or on its way into or out of it */
+    ER_STAND_SPARE,   /* registered, and no member of the running generation */
+    ER_STAND_OVER     /* the job, or this node's part in it */
+};
+struct er_look {
+    enum er_stand stand;
+    bool registered; /* once, at least */
+    bool leads;
+    bool denied;        /* the last write was refused for want of permission */
+    const char *leader; /* its node id; "" none. Until the next dispatch */
+    uint64_t generation;
+    uint32_t min, max, nnodes, world_size;
+    /* The leader while the job forms: nodes that count, members that are absent, nodes that have
+     * not left yet. */
+    uint32_t have, missing, unready;
+    uint64_t give_up_us;   /* when waiting for nodes (or for the store) ends; 0: not known here */
+    uint64_t last_call_us; /* MIN is met: when the wait for MAX ends; 0: no such wait */
+    uint64_t lease;        /* 0: none */
+    bool run_is_new;       /* its record began after this agent looked first */
+};
+void er_driver_look(const struct er_driver *driver, struct er_look *ret);
+
+/* A node as the leader sees it; texts are valid until the next dispatch. */
+struct er_node_look {
+    const char *id, *host, *address;
+    const char *state; /* member spare waiting leaving set_aside gone */
+    int slots, node_rank;
+};
+/* How many nodes there are, the first `max` of them in `list`; 0: this node doesn't lead. */
+size_t er_driver_look_nodes(const struct er_driver *driver, struct er_node_look *list, size_t max);
 
 /* For status: phase of the job as text: forming running resizing succeeded failed stopped. */
 const char *er_driver_phase(const struct er_driver *driver);

@@ -34,6 +34,7 @@ struct er_driver {
     void *user;
     uint64_t now_us, random;
     bool started, over;
+    bool denied; /* the last answer on the node's own lane or to a grant */
     struct driver_said said;
     struct er_rdzv_actions actions;
 

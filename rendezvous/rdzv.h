@@ -273,6 +273,9 @@ void er_rdzv_step(struct er_rdzv *core, const struct er_rdzv_event *event,
                   struct er_rdzv_actions *ret_actions);
 /* ER_FOREVER: only an event can change anything. */
 uint64_t er_rdzv_deadline(const struct er_rdzv *core);
+/* As er_driver_look(), but for `denied`. */
+void er_rdzv_look(const struct er_rdzv *core, struct er_look *ret);
+size_t er_rdzv_look_nodes(const struct er_rdzv *core, struct er_node_look *list, size_t max);
 /* Larger memory for the view, before a full read: `cap` items each. */
 void er_rdzv_resize(struct er_rdzv *core, struct er_view_node *nodes, struct er_plan_node *scratch,
                     size_t cap);

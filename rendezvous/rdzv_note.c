@@ -78,6 +78,7 @@ void rdzv_note_sealed(struct er_rdzv *c)
     n->world_size = w->world_size;
     n->nnodes = w->nnodes;
     n->address = w->master_addr;
+    n->port = w->master_port;
     n->duration_us = c->forming_us ? c->now_us - c->forming_us : 0;
 }
 

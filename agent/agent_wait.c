@@ -1,0 +1,274 @@
+/*
+ * What a job with several agents waits for, told on the terminal and in the events: the store,
+ * other nodes, a place. When the waits that are ours end: the store that is never reached, the
+ * store that refuses us.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/agent_internal.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/exit_codes.h"
+#include "base/parse.h"
+
+#define LOOK_EVERY_US (500 * ER_US_PER_MS)
+#define PATIENCE_US   (2 * ER_US_PER_S)  /* shorter waits are not worth a word */
+#define AGAIN_US      (15 * ER_US_PER_S) /* between two lines about the same wait */
+#define LATER_US      (60 * ER_US_PER_S) /* the same once it takes long */
+#define LONG_US       (2 * 60 * ER_US_PER_S)
+#define REFUSED_US    (5 * ER_US_PER_S) /* of nothing but refusals: it is no slip of the start */
+
+/* "1m30s", in whole seconds. */
+static void whole_seconds(uint64_t us, char ret[ER_UNIT_TEXT_MAX])
+{
+    er_format_duration(us / ER_US_PER_S * ER_US_PER_S, ret);
+}
+
+/* "; giving up in 9m58s" or "" */
+static void say_limit(uint64_t until_us, uint64_t now_us, const char *what, char ret[96])
+{
+    char time[ER_UNIT_TEXT_MAX];
+
+    ret[0] = '\0';
+    if (until_us == 0 || until_us == ER_FOREVER)
+        return;
+    whole_seconds(until_us > now_us ? until_us - now_us : 0, time);
+    snprintf(ret, 96, "; %s %s", what, time);
+}
+
+/* Is it time for a line about a wait that began at `since_us`? A change of what is waited for is
+ * told at once. */
+static bool due(struct er_wait_line *line, uint64_t since_us, uint64_t about, uint64_t now_us)
+{
+    uint64_t every_us = now_us > since_us + LONG_US ? LATER_US : AGAIN_US;
+
+    if (now_us < since_us + PATIENCE_US)
+        return false;
+    if (line->told_us >= since_us && line->about == about && now_us < line->told_us + every_us)
+        return false;
+    line->told_us = now_us;
+    line->about = about;
+    return true;
+}
+
+/* ---- the store ---- */
+
+static void lost(struct er_agent *agent, const struct er_etcd_status *s)
+{
+    const struct er_config *c = agent->config;
+    char limit[96];
+
+    agent->wait.lost_us = s->down_since_us;
+    er_event(&agent->events, "store_lost", ER_SEVERITY_WARNING, er_driver_generation(agent->driver),
+             "The store does not answer.", ER_STR("endpoints", s->endpoint),
+             ER_STR("error", s->text));
+    say_limit(c->rendezvous.store_loss_limit_us == ER_FOREVER
+                  ? 0
+                  : s->down_since_us + c->rendezvous.store_loss_limit_us,
+              er_now_us(), "exit 69 in", limit);
+    er_agent_say(agent, "the store does not answer: the workers go on, nothing is committed%s (%s)",
+                 limit, s->text);
+}
+
+/* What became of the world meanwhile shows a moment after the store is back. */
+static void restored(struct er_agent *agent, uint64_t now_us)
+{
+    uint64_t outage_us = agent->wait.back_us - agent->wait.lost_us;
+    uint64_t ours = agent->group ? er_group_assignment(agent->group)->generation : 0;
+    bool same = er_driver_generation(agent->driver) == ours;
+    char time[ER_UNIT_TEXT_MAX];
+
+    agent->wait.lost_us = 0;
+    whole_seconds(outage_us, time);
+    er_event(&agent->events, "store_restored", ER_SEVERITY_INFO,
+             er_driver_generation(agent->driver), "The store answers again.",
+             ER_NUM("outage_ms", (double)outage_us / 1e3),
+             ER_STR("verdict", same ? "same_world" : "superseded"));
+    er_agent_say(agent, "the store answers again after %s%s", time,
+                 same ? "; nothing has changed" : "; the job has moved on meanwhile");
+}
+
+static void give_up(struct er_agent *agent, int code, const char *why,
+                    const struct er_etcd_status *s)
+{
+    struct er_error err = ER_ERROR_INIT;
+
+    er_error_set(&err, s->rc, "%s: %s", why, s->text);
+    er_agent_fail(agent, code, &err);
+}
+
+static void never_there(struct er_agent *agent, const struct er_etcd_status *s, uint64_t now_us)
+{
+    uint64_t until_us =
+        er_deadline_in(agent->started_us, agent->config->rendezvous.join_timeout_us);
+    struct er_wait *w = &agent->wait;
+    char limit[96], why[160], time[ER_UNIT_TEXT_MAX];
+
+    if (s->rc != -EACCES)
+        w->refused_us = 0;
+    else if (!w->refused_us)
+        w->refused_us = now_us;
+    if (w->refused_us && now_us >= w->refused_us + REFUSED_US) {
+        give_up(agent, ER_CODE_NOPERM, "the store refuses this agent", s);
+    } else if (now_us + LOOK_EVERY_US >= until_us) {
+        er_format_duration(agent->config->rendezvous.join_timeout_us, time);
+        snprintf(why, sizeof(why), "the store was not reached within rendezvous.join_timeout (%s)",
+                 time);
+        give_up(agent, s->rc == -EACCES ? ER_CODE_NOPERM : ER_CODE_UNAVAILABLE, why, s);
+    } else if (due(&w->store, agent->started_us, (uint64_t)-s->rc, now_us)) {
+        say_limit(until_us, now_us, "giving up in", limit);
+        er_agent_say(agent, "waiting for the store: %s%s", s->text, limit);
+    }
+}
+
+static void look_at_store(struct er_agent *agent, uint64_t now_us)
+{
+    struct er_wait *w = &agent->wait;
+    struct er_etcd_status s;
+
+    agent->store.etcd->status(agent->store.store, &s);
+    w->was_connected |= s.connected;
+    if (!s.connected && !w->was_connected) {
+        never_there(agent, &s, now_us);
+    } else if (!s.connected) {
+        w->back_us = 0;
+        if (!w->lost_us && now_us >= s.down_since_us + PATIENCE_US)
+            lost(agent, &s);
+    } else if (w->lost_us) {
+        if (!w->back_us)
+            w->back_us = now_us;
+        else if (now_us > w->back_us + LOOK_EVERY_US)
+            restored(agent, now_us);
+    }
+}
+
+/* Connected, and may not write: a role that is too small. */
+static void look_at_rights(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
+{
+    struct er_wait *w = &agent->wait;
+    struct er_error err = ER_ERROR_INIT;
+
+    if (!look->denied || look->registered) {
+        w->denied_us = 0;
+        return;
+    }
+    if (!w->denied_us)
+        w->denied_us = now_us;
+    if (now_us < w->denied_us + REFUSED_US)
+        return;
+    er_error_set(&err, -EACCES,
+                 "the store refuses this agent: its account may not write below '%s/%s/' (role "
+                 "with read and write permission on that prefix needed)",
+                 agent->config->rendezvous.prefix, agent->config->name);
+    er_agent_fail(agent, ER_CODE_NOPERM, &err);
+}
+
+/* ---- other nodes ---- */
+
+static void say_last_call(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
+{
+    char time[ER_UNIT_TEXT_MAX];
+
+    whole_seconds(look->last_call_us > now_us ? look->last_call_us - now_us : 0, time);
+    er_agent_say(agent, "have %u nodes of %u to %u: starting in %s, or when there are %u",
+                 look->have, look->min, look->max, time, look->max);
+}
+
+static void say_too_few(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
+{
+    char limit[96];
+
+    say_limit(look->give_up_us, now_us, "giving up in", limit);
+    er_agent_say(agent, "have %u of %u nodes, waiting for %u more%s", look->have, look->min,
+                 look->min - look->have, limit);
+}
+
+static void say_forming(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
+{
+    struct er_wait *w = &agent->wait;
+
+    if (!due(&w->nodes, w->forming_us, look->leads ? look->have + 1 : 0, now_us))
+        return;
+    if (!look->leads && look->leader[0])
+        er_agent_say(agent, "waiting for the other nodes; node '%s' leads", look->leader);
+    else if (!look->leads)
+        er_agent_say(agent, "waiting for a node that leads");
+    else if (look->have < look->min)
+        say_too_few(agent, look, now_us);
+    else if (look->last_call_us)
+        say_last_call(agent, look, now_us);
+    else if (look->unready)
+        er_agent_say(agent, "waiting for %u node%s to stop the last generation's workers",
+                     look->unready, look->unready == 1 ? "" : "s");
+}
+
+static void say_spare(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
+{
+    struct er_wait *w = &agent->wait;
+
+    if (w->spare_generation == look->generation || now_us < w->forming_us + PATIENCE_US)
+        return;
+    w->spare_generation = look->generation;
+    er_agent_say(agent,
+                 "parked as a spare: generation %llu runs with %u nodes, at most %u; this node "
+                 "joins when there is a place",
+                 (unsigned long long)look->generation, look->nnodes, look->max);
+}
+
+static void look_at_nodes(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
+{
+    struct er_wait *w = &agent->wait;
+    bool waits = look->stand == ER_STAND_FORMING || look->stand == ER_STAND_SPARE;
+
+    if (!waits)
+        w->forming_us = 0;
+    else if (!w->forming_us || w->stand != look->stand)
+        w->forming_us = now_us;
+    if (look->stand == ER_STAND_MEMBER && w->stand == ER_STAND_SPARE && w->spare_generation)
+        er_event(&agent->events, "node_promoted", ER_SEVERITY_INFO, look->generation,
+                 "A spare node joined.", ER_STR("node", agent->config->node.id),
+                 ER_STR("address", agent->address), ER_UINT("slots", agent->config->nproc),
+                 ER_STR("as", "member"));
+    w->stand = look->stand;
+    if (look->stand == ER_STAND_FORMING)
+        say_forming(agent, look, now_us);
+    else if (look->stand == ER_STAND_SPARE)
+        say_spare(agent, look, now_us);
+}
+
+void er_agent_wait_step(struct er_agent *agent, uint64_t now_us)
+{
+    struct er_look look;
+
+    if (!agent->store.etcd || agent->done || agent->own_exit_code || agent->stop_signals)
+        return;
+    er_driver_look(agent->driver, &look);
+    agent->was_registered |= look.registered;
+    er_agent_follow_run(agent);
+    if (now_us < agent->wait.look_us && look.stand == agent->wait.stand)
+        return;
+    agent->wait.look_us = now_us + LOOK_EVERY_US;
+    look_at_store(agent, now_us);
+    look_at_rights(agent, &look, now_us);
+    look_at_nodes(agent, &look, now_us);
+}
+
+/* While something is waited for, and while the store is away; otherwise an event will tell. */
+uint64_t er_agent_wait_deadline(const struct er_agent *agent)
+{
+    const struct er_wait *w = &agent->wait;
+    struct er_etcd_status s;
+
+    if (!agent->store.etcd || agent->done || agent->own_exit_code)
+        return ER_FOREVER;
+    if (w->stand == ER_STAND_MEMBER && !w->lost_us) {
+        agent->store.etcd->status(agent->store.store, &s);
+        if (s.connected)
+            return ER_FOREVER;
+    }
+    if (w->stand == ER_STAND_SPARE && w->spare_generation && !w->lost_us)
+        return w->look_us + AGAIN_US;
+    return w->look_us;
+}
