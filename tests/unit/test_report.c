@@ -57,7 +57,8 @@ Test(report, failure_says_what_when_why_and_what_next)
     struct er_buf buf = format(&r);
 
     has(&buf, "job 'train' failed: exit code 3 (outcome=failed) after 1 min 23 s\n");
-    has(&buf, "rank 9 (local rank 1, pid 4711) on host1 (node 'n1'), generation 4: exited with code 3\n");
+    has(&buf,
+        "rank 9 (local rank 1, pid 4711) on host1 (node 'n1'), generation 4: exited with code 3\n");
     has(&buf, "2026-01-31T12:00:00.000000Z, after step 120\n");
     has(&buf, "message     ValueError: no\n");
     has(&buf, "traceback\n    | Traceback\n    |   line 1\n    | ValueError: no\n");
