@@ -134,7 +134,8 @@ static pid_t fork_child(int *ret_pidfd)
     return pid;
 }
 
-int er_spawn(const struct er_spawn_opts *opts, pid_t *ret_pid, int *ret_pidfd, struct er_error *err)
+int er_spawn_child(const struct er_spawn_opts *opts, pid_t *ret_pid, int *ret_pidfd,
+                   struct er_error *err)
 {
     pid_t agent = getpid(), pid;
     uint64_t ignored = ignored_signals();

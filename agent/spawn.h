@@ -34,8 +34,8 @@ struct er_spawn_failure {
 /* The child leads a session and process group of its own, has default signal dispositions and an
  * empty mask, no descriptors but those named, and dies with its parent. ret_pidfd is close-on-exec
  * and owned by the caller. -errno: no process (-EAGAIN: limit reached). */
-int er_spawn(const struct er_spawn_opts *opts, pid_t *ret_pid, int *ret_pidfd,
-             struct er_error *err);
+int er_spawn_child(const struct er_spawn_opts *opts, pid_t *ret_pid, int *ret_pidfd,
+                   struct er_error *err);
 
 /* Lifts the caller's limit of descriptors to the hard one, since it grows with the number of
  * workers; they get the old one. */

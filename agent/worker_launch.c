@@ -423,7 +423,7 @@ int er_worker_spawn(struct er_worker *w, const struct er_group_context *ctx, int
     };
 
     w->started_us = er_now_us();
-    return er_spawn(&opts, &w->pid, &w->pidfd, err);
+    return er_spawn_child(&opts, &w->pid, &w->pidfd, err);
 }
 
 void er_worker_launched(struct er_worker *w)

@@ -110,6 +110,22 @@ ER_API int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const 
  * code of your own. `ctx` may be NULL: nobody is told. */
 ER_API int er_fail(struct er_ctx *ctx, const char *fmt, ...) ER_PRINTF(2, 3);
 
+#define ER_SPAWN_MAX 1024 /* ranks */
+
+/* A rank's program. 0: done; anything else: failed, the exit status's low byte. */
+typedef int (*er_main_fn)(struct er_ctx *ctx, void *arg);
+/*
+ * Starts `n` ranks of this program on this host, without a launcher: each a child process that runs
+ * main(ctx, arg) in a world of n and ends. Waits for all. When one fails, the others are told (the
+ * notice STOP, TERM after 2 s, KILL after 7 s), and -ECHILD names it: first in time, with the words
+ * it gave er_fail(). `ctx` is the ranks' own and closed for them; memory is as fork(2) leaves it,
+ * so call this before any thread is started or device opened. RANK, LOCAL_RANK, WORLD_SIZE and
+ * LOCAL_WORLD_SIZE are set for them. No restarts and no checkpoints' commits: that is elastic-run's
+ * work, and the same `main` serves both. ER_E_USAGE: n is not 1 to ER_SPAWN_MAX; -EAGAIN, -ENOMEM,
+ * -EMFILE: the system refused a process or descriptor.
+ */
+ER_API int er_spawn(er_main_fn main, void *arg, int n, struct er_error *err);
+
 #ifdef __cplusplus
 }
 #endif

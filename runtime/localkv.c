@@ -1,9 +1,11 @@
 #include "runtime/localkv.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/parse.h"
 #include "runtime/elastic.h"
 
 struct item {
@@ -84,5 +86,29 @@ int er_local_kv_get(const struct er_local_kv *kv, const char *key, const void **
         return 1;
     *ret_value = item->value;
     *ret_n = item->n;
+    return 0;
+}
+
+int er_local_kv_add(struct er_local_kv *kv, const char *key, int64_t delta, int64_t *ret,
+                    struct er_error *err)
+{
+    const void *value;
+    size_t n;
+    int64_t now = 0;
+    char text[32] = "";
+    if (er_local_kv_get(kv, key, &value, &n) == 0) {
+        if (n >= sizeof(text))
+            return er_error_set(err, -EINVAL, "add '%s': not a counter", key);
+        memcpy(text, value, n);
+        if (er_parse_i64(text, INT64_MIN, INT64_MAX, &now, NULL) < 0)
+            return er_error_set(err, -EINVAL, "add '%s': not a counter", key);
+    }
+    if (__builtin_add_overflow(now, delta, &now))
+        return er_error_set(err, -ERANGE, "add '%s': overflow", key);
+    int len = snprintf(text, sizeof(text), "%lld", (long long)now);
+    int rc = er_local_kv_put(kv, key, text, (size_t)len);
+    if (rc < 0)
+        return er_error_set(err, rc, "add '%s': %s", key, er_error_name(rc));
+    *ret = now;
     return 0;
 }

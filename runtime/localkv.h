@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/error.h"
 #include "base/list.h"
 
 struct er_local_kv {
@@ -18,3 +19,6 @@ int er_local_kv_put(struct er_local_kv *kv, const char *key, const void *value, 
 /* 0, or 1: not there. *ret_value stays valid until the key is put again. */
 int er_local_kv_get(const struct er_local_kv *kv, const char *key, const void **ret_value,
                     size_t *ret_n);
+/* As er_kv_add(). */
+int er_local_kv_add(struct er_local_kv *kv, const char *key, int64_t delta, int64_t *ret,
+                    struct er_error *err);

@@ -112,22 +112,27 @@ static int read_world(struct er_ctx *ctx, const struct er_ctl_msg *msg, struct e
     return 0;
 }
 
+static int greet(struct er_ctx *ctx, uint64_t timeout_us, struct er_error *err)
+{
+    struct er_ctl_msg hello = {.type = ER_CTL_HELLO}, reply;
+    er_ctl_num(&hello, ER_CTL_PROTOCOL);
+    er_ctl_num(&hello, (uint64_t)getpid());
+    int rc = er_ctl_client_call(&ctx->client, &hello, timeout_us, &reply, err);
+    if (rc < 0)
+        return rc;
+    if (reply.status != 0 || reply.type != ER_CTL_WORLD)
+        return refused(&reply, "the agent refused this process", err);
+    return read_world(ctx, &reply, err);
+}
+
 static int join_agent(struct er_ctx *ctx, const char *path, struct er_error *err)
 {
     uint64_t deadline_us = er_deadline_in(er_now_us(), ANSWER_TIMEOUT_US);
     int rc = er_ctl_client_open(&ctx->client, path, ANSWER_TIMEOUT_US, err);
     if (rc < 0)
         return rc;
-    uint64_t now_us = er_now_us(), left_us = deadline_us > now_us ? deadline_us - now_us : 0;
-    struct er_ctl_msg hello = {.type = ER_CTL_HELLO}, reply;
-    er_ctl_num(&hello, ER_CTL_PROTOCOL);
-    er_ctl_num(&hello, (uint64_t)getpid());
-    rc = er_ctl_client_call(&ctx->client, &hello, left_us, &reply, err);
-    if (rc < 0)
-        return rc;
-    if (reply.status != 0 || reply.type != ER_CTL_WORLD)
-        return refused(&reply, "the agent refused this process", err);
-    return read_world(ctx, &reply, err);
+    uint64_t now_us = er_now_us();
+    return greet(ctx, deadline_us > now_us ? deadline_us - now_us : 0, err);
 }
 
 static void world_of_one(struct er_ctx *ctx)
@@ -144,13 +149,35 @@ static void world_of_one(struct er_ctx *ctx)
         memcpy(ctx->text[TEXT_CHECKPOINT_DIR], dir, strlen(dir) + 1);
 }
 
-int er_open(struct er_ctx **ret, struct er_error *err)
+static struct er_ctx *new_context(struct er_error *err)
 {
     struct er_ctx *ctx = calloc(1, sizeof(*ctx));
-    if (!ctx)
-        return er_error_set(err, -ENOMEM, "no memory for a context");
+    if (!ctx) {
+        er_error_set(err, -ENOMEM, "no memory for a context");
+        return NULL;
+    }
     ctx->client.fd = -1;
     er_local_kv_init(&ctx->kv);
+    return ctx;
+}
+
+/* Whoever got no answer to its greeting has nobody to take leave of. */
+static int opened(struct er_ctx *ctx, int rc, struct er_ctx **ret)
+{
+    if (rc < 0) {
+        ctx->left = true;
+        er_close(ctx);
+        return rc;
+    }
+    *ret = ctx;
+    return 0;
+}
+
+int er_open(struct er_ctx **ret, struct er_error *err)
+{
+    struct er_ctx *ctx = new_context(err);
+    if (!ctx)
+        return -ENOMEM;
     const char *path = getenv("ELASTIC_SOCKET");
     ctx->with_agent = path && path[0];
     int rc = 0;
@@ -161,13 +188,18 @@ int er_open(struct er_ctx **ret, struct er_error *err)
     } else {
         world_of_one(ctx);
     }
-    if (rc < 0) {
-        ctx->left = true;
-        er_close(ctx);
-        return rc;
-    }
-    *ret = ctx;
-    return 0;
+    return opened(ctx, rc, ret);
+}
+
+int er_ctx_adopt(struct er_ctx **ret, int fd, struct er_page *page, struct er_error *err)
+{
+    struct er_ctx *ctx = new_context(err);
+    if (!ctx)
+        return -ENOMEM;
+    ctx->with_agent = true;
+    ctx->client.fd = fd;
+    ctx->page = page;
+    return opened(ctx, greet(ctx, ANSWER_TIMEOUT_US, err), ret);
 }
 
 /* Send a request whose answer is a status; positive statuses are the caller's. */
@@ -276,30 +308,6 @@ int er_kv_get(struct er_ctx *ctx, const char *key, void *ret_value, size_t cap, 
     return give_value(key, reply.str[0].data, reply.str[0].len, ret_value, cap, ret_n, err);
 }
 
-static int local_add(struct er_ctx *ctx, const char *key, int64_t delta, int64_t *ret,
-                     struct er_error *err)
-{
-    const void *value;
-    size_t n;
-    int64_t now = 0;
-    char text[32] = "";
-    if (er_local_kv_get(&ctx->kv, key, &value, &n) == 0) {
-        if (n >= sizeof(text))
-            return er_error_set(err, -EINVAL, "add '%s': not a counter", key);
-        memcpy(text, value, n);
-        if (er_parse_i64(text, INT64_MIN, INT64_MAX, &now, NULL) < 0)
-            return er_error_set(err, -EINVAL, "add '%s': not a counter", key);
-    }
-    if (__builtin_add_overflow(now, delta, &now))
-        return er_error_set(err, -ERANGE, "add '%s': overflow", key);
-    int len = snprintf(text, sizeof(text), "%lld", (long long)now);
-    int rc = er_local_kv_put(&ctx->kv, key, text, (size_t)len);
-    if (rc < 0)
-        return er_error_set(err, rc, "add '%s': %s", key, er_error_name(rc));
-    *ret = now;
-    return 0;
-}
-
 int er_kv_add(struct er_ctx *ctx, const char *key, int64_t delta, int64_t *ret,
               struct er_error *err)
 {
@@ -307,7 +315,7 @@ int er_kv_add(struct er_ctx *ctx, const char *key, int64_t delta, int64_t *ret,
     if (rc < 0)
         return rc;
     if (!ctx->with_agent)
-        return local_add(ctx, key, delta, ret, err);
+        return er_local_kv_add(&ctx->kv, key, delta, ret, err);
     struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_KV_ADD);
     er_ctl_num(&msg, (uint64_t)delta);
     er_ctl_str(&msg, key);
