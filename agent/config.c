@@ -53,6 +53,9 @@ void er_config_free(struct er_config *config)
         free(origins->settings);
     free(origins);
     er_strlist_free(&config->warnings);
+    for (uint32_t i = 0; i < config->gpus_n; i++)
+        free(config->gpu_pcis[i]);
+    free(config->gpu_pcis);
     free(config->spec_path);
     free(config->help_topic);
     free(config);

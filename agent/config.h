@@ -72,6 +72,8 @@ struct er_config {
     uint32_t nnodes_min, nnodes_max;
     uint32_t nproc;   /* resolved count, >= 1 */
     char *nproc_text; /* as given: N | gpu | cpu | auto */
+    char **gpu_pcis;  /* owned, gpus_n: where each local rank's GPU is, as in sysfs; "" not known */
+    uint32_t gpus_n;  /* GPUs that decided anything; 0: none did */
     char *role;
     bool virtual_local_rank;
     char *master_port; /* auto | N | LOW-HIGH, checked */

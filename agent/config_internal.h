@@ -94,6 +94,8 @@ void er_loader_resolve(struct er_loader *loader);
 /* agent/config_store.c: which store, and whether what it takes is given. */
 void er_loader_store_kind(struct er_loader *loader);
 void er_loader_name_in_store(struct er_loader *loader);
+/* agent/config_host.c: what this host decides: how many workers, their GPUs. */
+void er_loader_host(struct er_loader *loader);
 /* agent/config_folder.c */
 void er_loader_folders(struct er_loader *loader);
 

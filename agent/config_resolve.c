@@ -1,8 +1,6 @@
 #include "agent/config_internal.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,55 +274,6 @@ static void resolve_node_id(struct er_loader *loader)
     er_loader_replace(loader, "node.id", &loader->config->node.id, strdup(host));
 }
 
-/* Device files nvidia0, nvidia1, ... */
-static uint32_t count_gpus(void)
-{
-    DIR *dev = opendir("/dev");
-    uint32_t n = 0;
-
-    for (struct dirent *entry; dev && (entry = readdir(dev));) {
-        const char *digits = entry->d_name + 6;
-
-        n += !strncmp(entry->d_name, "nvidia", 6) && *digits &&
-             digits[strspn(digits, "0123456789")] == '\0';
-    }
-    if (dev)
-        closedir(dev);
-    return n;
-}
-
-static uint32_t count_cpus(void)
-{
-    cpu_set_t set;
-    long online;
-
-    if (!sched_getaffinity(0, sizeof(set), &set))
-        return (uint32_t)CPU_COUNT(&set);
-    online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (uint32_t)online : 1;
-}
-
-static void resolve_nproc(struct er_loader *loader)
-{
-    struct er_config *config = loader->config;
-    const char *text = config->nproc_text;
-    uint64_t n = 1;
-
-    if (!strcmp(text, "cpu")) {
-        config->nproc = count_cpus();
-    } else if (!strcmp(text, "gpu") || !strcmp(text, "auto")) {
-        config->nproc = count_gpus();
-        if (!config->nproc && !strcmp(text, "gpu"))
-            finding(loader, ER_E_CONFIG, "%s: gpu, but this host has no /dev/nvidia[0-9]*",
-                    er_loader_where(loader, "nproc_per_node"));
-        if (!config->nproc)
-            config->nproc = 1;
-    } else {
-        er_parse_u64(text, 1, UINT32_MAX, &n, NULL); /* checked when it was set */
-        config->nproc = (uint32_t)n;
-    }
-}
-
 /* ---- checks ---- */
 
 /* Keys whose feature is not there yet hold their default. */
@@ -446,7 +395,7 @@ void er_loader_resolve(struct er_loader *loader)
         default_name(loader);
     }
     resolve_node_id(loader);
-    resolve_nproc(loader);
+    er_loader_host(loader);
     check_signals(loader);
     check_times(loader);
     check_rest(loader);
