@@ -44,6 +44,7 @@ static void agent_done(struct er_agent *agent)
     er_kv_budget_done(&agent->kv_budget);
     er_barriers_free(agent->barriers);
     er_group_free(agent->group);
+    er_helpers_free(agent->helpers);
     er_loop_source_free(agent->driver_source);
     er_driver_free(agent->driver);
     er_store_close(&agent->store);
@@ -184,7 +185,8 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         return ER_CODE_CONFIG;
     if (open_files(agent, err))
         return files_code(err);
-    if (open_loop(agent, err) || open_servers(agent, err))
+    if (open_loop(agent, err) || er_helpers_new(&agent->helpers, agent->loop, environ_, err) ||
+        open_servers(agent, err))
         return ER_CODE_OSERR;
     if (er_agent_open_driver(agent, err))
         return err->code == ER_E_CONFIG || err->code == ER_E_UNSUPPORTED ? ER_CODE_CONFIG
@@ -203,6 +205,7 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         .loop = agent->loop,
         .cgroup = &agent->cgroup,
         .console = &agent->console,
+        .helpers = agent->helpers,
         .state_dir = agent->state.path,
         .log_dir = agent->log_dir,
         .socket = agent->socket,
@@ -228,7 +231,9 @@ static void step(struct er_agent *agent)
 {
     uint64_t now_us = er_now_us();
 
+    er_helpers_step(agent->helpers, now_us);
     er_agent_stop_step(agent, now_us);
+    er_agent_gpu_step(agent, now_us);
     if (agent->group)
         er_group_step(agent->group, now_us);
     er_barriers_step(agent->barriers, now_us);
@@ -252,6 +257,8 @@ static uint64_t next_deadline(const struct er_agent *agent, uint64_t now_us)
 
     if (er_driver_pending(agent->driver))
         return now_us;
+    at = earlier(at, er_helpers_deadline(agent->helpers));
+    at = earlier(at, agent->gpu.again_us);
     at = earlier(at, er_barriers_deadline(agent->barriers));
     at = earlier(at, er_agent_wait_deadline(agent));
     at = earlier(at, er_ctlserver_deadline(agent->workers_server));
@@ -362,6 +369,7 @@ int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, cha
         .null_fd = -1,
         .port_fd = -1,
         .drops_us = ER_FOREVER,
+        .gpu.again_us = ER_FOREVER,
         .ladder_us = ER_FOREVER,
         .waiting_us = ER_FOREVER,
     };

@@ -260,6 +260,7 @@ void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
     struct er_agent *agent = user;
     uint64_t now_us = er_now_us();
 
+    er_agent_gpu_drop(agent, generation);
     if (!agent->group || er_group_assignment(agent->group)->generation != generation) {
         er_driver_left(agent->driver, generation);
         return;

@@ -198,6 +198,7 @@ static void on_exited(void *user, struct er_worker *w)
     else if (w->judgement.outcome == ER_OUTCOME_STOPPED)
         w->exit.kind = ER_EXIT_STOPPED;
     er_agent_event_worker(agent, w);
+    er_agent_gpu_exited(agent, w->pid);
     /* Who leaves on our word has not finished. */
     if (!agent->draining && er_group_alive(agent->group) == 0 && all_ok(agent->group))
         say_result(agent, NULL);
@@ -210,6 +211,7 @@ static void on_gone(void *user)
     er_recovery_gone(&agent->recovery, agent->group, er_now_us());
     er_agent_report_drops(agent, er_now_us());
     agent->ladder_us = agent->waiting_us = ER_FOREVER;
+    er_agent_gpu_gone(agent, er_now_us());
     if (agent->stop_wanted)
         er_agent_say_left(agent);
 }
@@ -273,6 +275,8 @@ void er_agent_on_start(void *user, const struct er_assignment *a)
     struct er_error err = ER_ERROR_INIT;
     int rc;
 
+    if (er_agent_gpu_hold(agent, a))
+        return;
     er_group_free(agent->group);
     agent->group = NULL;
     agent->stop_wanted = agent->left_said = agent->result_said = agent->draining = false;

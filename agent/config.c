@@ -56,6 +56,7 @@ void er_config_free(struct er_config *config)
     for (uint32_t i = 0; i < config->gpus_n; i++)
         free(config->gpu_pcis[i]);
     free(config->gpu_pcis);
+    free(config->node.cpus);
     free(config->spec_path);
     free(config->help_topic);
     free(config);

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/cpuset.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -80,12 +81,13 @@ struct er_config {
     char *port_range;
 
     struct {
-        char *id;           /* resolved identity */
-        bool id_is_host;    /* nobody gave one: it is the host name */
-        int32_t rank;       /* -1: none */
-        char *address;      /* auto | interface | address | host name */
-        char *topology;     /* NULL: none */
-        char *numa_binding; /* none | ... */
+        char *id;               /* resolved identity */
+        bool id_is_host;        /* nobody gave one: it is the host name */
+        int32_t rank;           /* -1: none */
+        char *address;          /* auto | interface | address | host name */
+        char *topology;         /* NULL: none */
+        char *numa_binding;     /* none | ... */
+        struct er_cpuset *cpus; /* owned; of each local rank; NULL: not bound */
     } node;
 
     struct {

@@ -9,8 +9,11 @@
 #include "agent/config_internal.h"
 #include "agent/gpu.h"
 #include "agent/subst.h"
+#include "agent/topology.h"
 #include "base/cleanup.h"
 #include "base/parse.h"
+
+#define SYSFS "/sys"
 
 static uint32_t count_cpus(void)
 {
@@ -52,7 +55,7 @@ static bool keep_pcis(struct er_config *config, const struct er_gpu_table *table
 
 /* The GPUs that a worker sees. Of MIG devices a process sees only its first, so several of them
  * serve several workers only where each is given one. */
-static void find_gpus(struct er_loader *loader)
+static void find_gpus(struct er_loader *loader, const char *key)
 {
     struct er_config *config = loader->config;
     ER_CLEANUP(er_cleanup_free) struct er_gpu_table *table = malloc(sizeof(*table));
@@ -69,7 +72,7 @@ static void find_gpus(struct er_loader *loader)
     if (rc == -ENOMEM)
         er_loader_no_memory(loader);
     else if (rc)
-        finding(loader, ER_E_CONFIG, "%s: %s", er_loader_where(loader, "nproc_per_node"), err.text);
+        finding(loader, ER_E_CONFIG, "%s: %s", er_loader_where(loader, key), err.text);
 }
 
 static void count_gpus(struct er_loader *loader)
@@ -78,7 +81,7 @@ static void count_gpus(struct er_loader *loader)
     const char *list = visible_devices(loader), *where = er_loader_where(loader, "nproc_per_node");
     unsigned before = loader->findings.n;
 
-    find_gpus(loader);
+    find_gpus(loader, "nproc_per_node");
     config->nproc = config->gpus_n ? config->gpus_n : 1;
     if (config->gpus_n || strcmp(config->nproc_text, "gpu") != 0 || loader->findings.n != before)
         return;
@@ -107,7 +110,49 @@ static void resolve_nproc(struct er_loader *loader)
     }
 }
 
+/* NUMA nodes of the local ranks' GPUs, malloc'ed; NULL: there is not one for each. */
+static int *gpu_nodes(const struct er_config *config)
+{
+    int *nodes = config->gpus_n < config->nproc ? NULL : calloc(config->nproc, sizeof(*nodes));
+
+    for (uint32_t i = 0; nodes && i < config->nproc; i++)
+        nodes[i] = er_topology_pci_node(SYSFS, config->gpu_pcis[i]);
+    return nodes;
+}
+
+static void resolve_binding(struct er_loader *loader)
+{
+    struct er_config *config = loader->config;
+    enum er_binding_kind kind = er_binding_kind(config->node.numa_binding);
+    ER_CLEANUP(er_cleanup_free) struct er_topology *topology = malloc(sizeof(*topology));
+    ER_CLEANUP(er_cleanup_free) int *nodes = NULL;
+    struct er_error err = ER_ERROR_INIT;
+    struct er_cpuset allowed;
+    int rc;
+
+    if (kind == ER_BINDING_NONE)
+        return;
+    if (!config->gpu_pcis && er_gpu_driver_is_here())
+        find_gpus(loader, "node.numa_binding");
+    nodes = gpu_nodes(config);
+    config->node.cpus = calloc(config->nproc, sizeof(*config->node.cpus));
+    if (!topology || !config->node.cpus) {
+        er_loader_no_memory(loader);
+        return;
+    }
+    rc = er_topology_read(topology, SYSFS, &err);
+    if (!rc)
+        rc = er_topology_allowed(&allowed, &err);
+    if (!rc)
+        rc = er_binding_plan(topology, &allowed, kind, nodes, (int)config->nproc, config->node.cpus,
+                             &err);
+    if (rc)
+        finding(loader, ER_E_CONFIG, "%s: %s", er_loader_where(loader, "node.numa_binding"),
+                err.text);
+}
+
 void er_loader_host(struct er_loader *loader)
 {
     resolve_nproc(loader);
+    resolve_binding(loader);
 }

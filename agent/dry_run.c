@@ -211,6 +211,17 @@ static int put_env(struct plan *p, struct er_buf *out, struct er_error *err)
     return rc;
 }
 
+/* The CPUs that it is bound to. */
+static int put_cpus(const struct plan *p, struct er_buf *out)
+{
+    const struct er_cpuset *cpus = p->config->node.cpus;
+    char list[ER_CPU_LIST_MAX];
+
+    if (!cpus)
+        return 0;
+    return er_buf_printf(out, "\n  cpus: \"%s\"", er_cpuset_format(&cpus[p->local_rank], list));
+}
+
 static int put_worker(struct plan *p, struct er_buf *out, struct er_error *err)
 {
     const struct er_strlist *command = &p->config->command;
@@ -225,6 +236,8 @@ static int put_worker(struct plan *p, struct er_buf *out, struct er_error *err)
         rc = er_buf_add_str(out, "]\n  workdir: ");
     if (!rc)
         rc = put(p, p->config->workdir, out, err);
+    if (!rc)
+        rc = put_cpus(p, out);
     if (!rc)
         rc = er_buf_add_str(out, "\n  env:\n");
     return rc ? rc : put_env(p, out, err);

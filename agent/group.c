@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/env.h"
+#include "agent/helper.h"
 #include "agent/orphan.h"
 #include "agent/spawn.h"
 #include "base/cleanup.h"
@@ -163,7 +164,7 @@ void er_group_child(struct er_group *g)
         w = worker_with_pid(g, info.si_pid);
         if (w)
             end_worker(g, w);
-        else
+        else if (!er_helpers_reap(g->ctx->helpers, info.si_pid))
             waitpid(info.si_pid, NULL, WNOHANG);
     }
 }
@@ -391,15 +392,24 @@ static void finish(struct er_group *g)
 
 static void sweep(struct er_group *g, uint64_t now_us)
 {
+    pid_t helpers[ER_HELPERS_MAX];
+    size_t helpers_n;
+
     if (!g->childless)
         er_group_child(g);
+    helpers_n = er_helpers_pids(g->ctx->helpers, helpers);
     if (g->childless) {
+        finish(g);
+        return;
+    }
+    /* With helpers there are always children: then nobody may be left but them. */
+    if (helpers_n > 0 && er_orphan_pass(0, helpers, helpers_n) == 0) {
         finish(g);
         return;
     }
     if (!grace_in_use(g, now_us)) {
         g->ctx->cgroup->ops->kill(g->ctx->cgroup);
-        er_orphan_kill_pass();
+        er_orphan_pass(SIGKILL, helpers, helpers_n);
     }
     g->sweep_us = now_us + SWEEP_EVERY_US;
 }

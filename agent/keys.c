@@ -67,9 +67,10 @@ const struct er_key_info er_keys[] = {
         .help = "what peers connect to: auto, an interface, an address or a host name"),
     KEY("node.topology", STRING, "none", AT(node.topology), NONE,
         .help = "label by which ranks are grouped, such as rack7/leaf2"),
-    KEY("node.numa_binding", CHOICE_TEXT, "none", AT(node.numa_binding), LATER,
+    KEY("node.numa_binding", CHOICE_TEXT, "none", AT(node.numa_binding), 0,
         .choices = CHOICES("none", "node", "socket", "exclusive", "core-complex"),
-        .help = "CPUs that each worker is bound to"),
+        .help = "CPUs that each worker is bound to: all of its NUMA node, all of its socket, an equal share of its node's cores, or "
+                "those that share a last-level cache; its node is its GPU's, where there are GPUs"),
 #undef GROUP
 #define GROUP ER_GROUP_RENDEZVOUS
     KEY("rendezvous.backend", CHOICE, "auto", AT(rendezvous.backend), AGREE,

@@ -114,11 +114,28 @@ static struct process *find(const struct table *t, pid_t pid)
     return t->n ? bsearch(&key, t->items, t->n, sizeof(key), by_pid) : NULL;
 }
 
+struct spared {
+    const pid_t *pids;
+    size_t n;
+};
+
+static bool is_spared(const struct spared *spared, pid_t pid)
+{
+    for (size_t i = 0; i < spared->n; i++) {
+        if (spared->pids[i] == pid)
+            return true;
+    }
+    return false;
+}
+
 /* Each one's line of parents is walked up to us, to one that is known, or to the top. Bounded,
  * since pids that were used anew while we looked may make a circle of it. */
-static bool descends(const struct table *t, const struct process *p, pid_t self)
+static bool descends(const struct table *t, const struct process *p, pid_t self,
+                     const struct spared *spared)
 {
     for (size_t up = 0; p && up < t->n; up++) {
+        if (is_spared(spared, p->pid))
+            return false;
         if (p->ours || p->parent == self)
             return true;
         p = p->parent > 1 ? find(t, p->parent) : NULL;
@@ -126,25 +143,26 @@ static bool descends(const struct table *t, const struct process *p, pid_t self)
     return false;
 }
 
-static void mark_descendants(struct table *t)
+static void mark_descendants(struct table *t, const struct spared *spared)
 {
     pid_t self = getpid();
 
     if (t->n)
         qsort(t->items, t->n, sizeof(*t->items), by_pid);
     for (size_t i = 0; i < t->n; i++)
-        t->items[i].ours = descends(t, &t->items[i], self);
+        t->items[i].ours = descends(t, &t->items[i], self, spared);
 }
 
-int er_orphan_kill_pass(void)
+int er_orphan_pass(int sig, const pid_t *spared, size_t spared_n)
 {
+    const struct spared spare = {.pids = spared, .n = spared_n};
     struct table t = {0};
     int rc = list_processes(&t), n = 0;
 
     if (!rc) {
-        mark_descendants(&t);
+        mark_descendants(&t, &spare);
         for (size_t i = 0; i < t.n; i++) {
-            if (t.items[i].ours && !t.items[i].zombie && kill(t.items[i].pid, SIGKILL) == 0)
+            if (t.items[i].ours && !t.items[i].zombie && kill(t.items[i].pid, sig) == 0)
                 n++;
         }
     }
@@ -163,7 +181,7 @@ void er_orphan_kill_all(void)
             continue;
         if (pid < 0 || er_now_us() > give_up_us)
             return; /* no child is left */
-        er_orphan_kill_pass();
+        er_orphan_pass(SIGKILL, NULL, 0);
         nanosleep(&(struct timespec){.tv_nsec = PASS_WAIT_NS}, NULL);
     }
 }

@@ -19,6 +19,7 @@
 
 #define DEFAULT_PATH      "/usr/local/bin:/usr/bin:/bin"
 #define EXEC_FAILED_CODE  127
+#define RUN_FAILED_CODE   1
 #define OLD_KERNEL_FD_MAX 1024 /* where close_range(2) cannot mark, walk this far */
 
 static _Noreturn void fail(const struct er_spawn_opts *o, enum er_spawn_step step)
@@ -98,6 +99,10 @@ static _Noreturn void child_main(const struct er_spawn_opts *o, pid_t agent, uin
     if (workers_files.rlim_max)
         setrlimit(RLIMIT_NOFILE, &workers_files);
     reset_signals(ignored);
+    if (o->cpus && syscall(SYS_sched_setaffinity, 0, sizeof(o->cpus->bits), o->cpus->bits) < 0)
+        fail(o, ER_SPAWN_BINDING);
+    if (o->run)
+        _exit(o->run(1) ? RUN_FAILED_CODE : 0);
     if (chdir(o->workdir) < 0)
         fail(o, ER_SPAWN_WORKDIR);
     execve(o->path, o->argv, o->envp);
@@ -141,11 +146,12 @@ int er_spawn_child(const struct er_spawn_opts *opts, pid_t *ret_pid, int *ret_pi
     uint64_t ignored = ignored_signals();
     int pidfd = -1;
 
-    pid = clone_child(opts->cgroup_fd, &pidfd);
-    if (pid < 0 && (errno == ENOSYS || errno == EPERM || errno == EINVAL))
+    /* What runs on in the child needs the C library's own fork, which leaves its locks free. */
+    pid = opts->run ? fork_child(&pidfd) : clone_child(opts->cgroup_fd, &pidfd);
+    if (pid < 0 && !opts->run && (errno == ENOSYS || errno == EPERM || errno == EINVAL))
         pid = fork_child(&pidfd);
     if (pid < 0)
-        return er_error_errno(err, "start a process for '%s'", opts->path);
+        return er_error_errno(err, "start a process for '%s'", opts->path ? opts->path : "a probe");
     if (pid == 0)
         child_main(opts, agent, ignored);
     *ret_pid = pid;
@@ -223,6 +229,7 @@ const char *er_spawn_step_text(int step)
     static const char *const TEXTS[] = {
         [ER_SPAWN_SESSION] = "start a session",
         [ER_SPAWN_STDIO] = "set up standard input and output",
+        [ER_SPAWN_BINDING] = "bind to its CPUs, to run",
         [ER_SPAWN_WORKDIR] = "enter the working directory",
         [ER_SPAWN_EXEC] = "run the program",
     };

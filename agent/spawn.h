@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "agent/cpuset.h"
 #include "base/error.h"
 
 struct er_spawn_opts {
@@ -15,14 +16,23 @@ struct er_spawn_opts {
     char *const *argv; /* NULL-terminated */
     char *const *envp;
     const char *workdir;
-    int stdio[3];  /* become 0, 1, 2 */
-    int keep_fd;   /* stays open under its number (ELASTIC_PAGE_FD); -1: none */
-    int cgroup_fd; /* -1: none */
-    int report_fd; /* write end of the generation's pipe */
-    int index;     /* of the worker, for its record */
+    int stdio[3];                 /* become 0, 1, 2 */
+    int keep_fd;                  /* stays open under its number (ELASTIC_PAGE_FD); -1: none */
+    int cgroup_fd;                /* -1: none */
+    int report_fd;                /* write end of the generation's pipe */
+    int index;                    /* of the worker, for its record */
+    const struct er_cpuset *cpus; /* that it is bound to; NULL: ours */
+    /* Instead of a program: called in the child, whose end it is; gets stdout. */
+    int (*run)(int out_fd);
 };
 
-enum er_spawn_step { ER_SPAWN_SESSION, ER_SPAWN_STDIO, ER_SPAWN_WORKDIR, ER_SPAWN_EXEC };
+enum er_spawn_step {
+    ER_SPAWN_SESSION,
+    ER_SPAWN_STDIO,
+    ER_SPAWN_BINDING,
+    ER_SPAWN_WORKDIR,
+    ER_SPAWN_EXEC
+};
 
 /* What a child says when it could not become the program; one write(2), so never torn. */
 struct er_spawn_failure {

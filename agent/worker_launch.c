@@ -420,6 +420,7 @@ int er_worker_spawn(struct er_worker *w, const struct er_group_context *ctx, int
         .cgroup_fd = cgroup_fd,
         .report_fd = report_fd,
         .index = w->local_rank,
+        .cpus = ctx->config->node.cpus ? &ctx->config->node.cpus[w->local_rank] : NULL,
     };
 
     w->started_us = er_now_us();

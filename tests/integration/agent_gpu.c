@@ -4,9 +4,9 @@
 #define TWO  "gpu GPU-aa11 00000000:17:00.0\ngpu GPU-bb22 00000000:3B:00.0\n"
 #define MIGS "gpu GPU-aa11 00000000:17:00.0\nmig MIG-x\nmig MIG-y\n"
 
-/* Runs ARGS with what the library shall tell and CUDA_VISIBLE_DEVICES (NULL: not set). */
-static int run_on(struct agent_case *c, const char *gpus, const char *visible,
-                  const char *const args[])
+/* Starts ARGS with what the library shall tell and CUDA_VISIBLE_DEVICES (NULL: not set). */
+static void start_on(struct agent_case *c, const char *gpus, const char *visible,
+                     const char *const args[])
 {
     char library[ER_TEST_PATH_MAX + 32], fake[ER_TEST_PATH_MAX + 32], devices[256];
     const char *argv[CASE_ARGS_MAX + 8] = {er_test_bin("elastic-run"), "--rdzv-id", c->name};
@@ -20,6 +20,12 @@ static int run_on(struct agent_case *c, const char *gpus, const char *visible,
     for (size_t i = 0; args[i] && i < CASE_ARGS_MAX; i++)
         argv[n++] = args[i];
     er_test_start(&c->p, argv, (const char *const[]){library, fake, devices, NULL});
+}
+
+static int run_on(struct agent_case *c, const char *gpus, const char *visible,
+                  const char *const args[])
+{
+    start_on(c, gpus, visible, args);
     return case_finish(c);
 }
 
@@ -91,6 +97,52 @@ static void the_specs_environment_counts(void)
     case_end(&c);
 }
 
+/* A worker whose memory stays taken after its end, until the file says otherwise. */
+#define FAILS_FIRST                                                                                \
+    SH("[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; (cat $FAKE_NVML; echo pid $$) > "           \
+       "$FAKE_NVML.new; mv $FAKE_NVML.new $FAKE_NVML; exit 1")
+
+static void a_respawn_waits_for_gpu_memory(void)
+{
+    struct agent_case c = {0};
+
+    case_begin(&c);
+    start_on(&c, TWO, "1", ARGS("--nproc-per-node", "gpu", "--max-restarts", "1", FAILS_FIRST));
+    er_tap_require(er_test_wait_err(&c.p,
+                                    "waiting for the GPU memory of 1 ended worker to be "
+                                    "released (at most 50s)",
+                                    ER_TEST_DEADLINE_MS));
+    er_test_write_file(case_path(&c, "gpus"), TWO);
+    er_tap_check(case_finish(&c) == 0);
+    er_tap_check(strstr(er_test_err(&c.p), "still taken") == NULL);
+    case_end(&c);
+}
+
+static void a_respawn_does_not_wait_for_ever(void)
+{
+    struct agent_case c = {0};
+
+    case_begin(&c);
+    start_on(&c, TWO, "1",
+             ARGS("--nproc-per-node", "gpu", "--max-restarts", "1", "--set",
+                  "restart.gpu_memory_timeout=300ms", FAILS_FIRST));
+    er_tap_check(case_finish(&c) == 0);
+    er_tap_check(strstr(er_test_err(&c.p), "still taken") != NULL);
+    case_end(&c);
+}
+
+static void a_wait_for_gpu_memory_can_be_stopped(void)
+{
+    struct agent_case c = {0};
+
+    case_begin(&c);
+    start_on(&c, TWO, "1", ARGS("--nproc-per-node", "gpu", "--max-restarts", "1", FAILS_FIRST));
+    er_tap_require(er_test_wait_err(&c.p, "waiting for the GPU memory", ER_TEST_DEADLINE_MS));
+    kill(c.p.pid, SIGTERM);
+    er_tap_check(case_finish(&c) == 75);
+    case_end(&c);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case CASES[] = {
@@ -98,6 +150,9 @@ int main(int argc, char **argv)
         {"each_worker_gets_a_mig_device_of_its_own", each_worker_gets_a_mig_device_of_its_own, 0},
         {"gpu_without_a_gpu_is_refused_auto_is_one", gpu_without_a_gpu_is_refused_auto_is_one, 0},
         {"the_specs_environment_counts", the_specs_environment_counts, 0},
+        {"a_respawn_waits_for_gpu_memory", a_respawn_waits_for_gpu_memory, 0},
+        {"a_respawn_does_not_wait_for_ever", a_respawn_does_not_wait_for_ever, 0},
+        {"a_wait_for_gpu_memory_can_be_stopped", a_wait_for_gpu_memory_can_be_stopped, 0},
     };
 
     return er_tap_main(argc, argv, CASES, sizeof(CASES) / sizeof(CASES[0]));

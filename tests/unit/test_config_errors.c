@@ -166,8 +166,6 @@ static const struct {
                                          "nodes: its record in the store stays under it"},
     {"roles: {a: {nnodes: 1}}\n",
      "job.yaml:2:1: roles: not available in this release (only its default, {}, is)"},
-    {"node: {numa_binding: node}\n", "job.yaml:2:8: node.numa_binding: not available in this "
-                                     "release (only its default, none, is)"},
     {"limits: {memory: 1GiB}\n",
      "job.yaml:2:10: limits.memory: not available in this release (only its default, none, is)"},
     {"notify: {on: job_failed}\n",
@@ -265,11 +263,10 @@ static const struct {
     {{"--rdzv-backend", "redis", "x"},
      "--rdzv-backend: expected static, c10d, etcd-v2, etcd, embedded, managed or auto; got 'redis'",
      64},
-    {{"--rdzv-backend", "c10d", "--nnodes=2", "--numa-binding=node", "--shutdown-timeout=x", "x"},
+    {{"--rdzv-backend", "c10d", "--nnodes=2", "--shutdown-timeout=x", "x"},
      "--shutdown-timeout: expected a duration such as 500ms, 30s, 1h30m or none, got 'x'\n"
      "--rdzv-backend: c10d: the managed store is not available in this release (embedded and etcd "
-     "are)\n"
-     "--numa-binding: not available in this release (only its default, none, is)",
+     "are)",
      64},
     {{"--fresh", "--resume", "x"}, "--fresh and --resume exclude each other", 64},
     {{"--rdzv-conf", "timeout", "x"}, "--rdzv-conf: expected NAME=VALUE,..., got 'timeout'", 64},
@@ -283,9 +280,6 @@ static const struct {
     {{"--signals-to-handle", "TERM,FOO", "x"},
      "--signals-to-handle: expected a signal such as TERM or SIGTERM, got 'FOO'",
      64},
-    {{"--numa-binding", "node", "x"},
-     "--numa-binding: not available in this release (only its default, none, is)",
-     78},
     {{"--numa-binding", "nod", "x"},
      "--numa-binding: unknown value 'nod'; did you mean 'node'?",
      64},
