@@ -44,7 +44,7 @@ static void agent_done(struct er_agent *agent)
     er_kv_budget_done(&agent->kv_budget);
     er_barriers_free(agent->barriers);
     er_group_free(agent->group);
-    er_helpers_free(agent->helpers);
+    er_errands_close(agent);
     er_loop_source_free(agent->driver_source);
     er_driver_free(agent->driver);
     er_store_close(&agent->store);
@@ -185,8 +185,7 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         return ER_CODE_CONFIG;
     if (open_files(agent, err))
         return files_code(err);
-    if (open_loop(agent, err) || er_helpers_new(&agent->helpers, agent->loop, environ_, err) ||
-        open_servers(agent, err))
+    if (open_loop(agent, err) || open_servers(agent, err) || er_errands_open(agent, environ_, err))
         return ER_CODE_OSERR;
     if (er_agent_open_driver(agent, err))
         return err->code == ER_E_CONFIG || err->code == ER_E_UNSUPPORTED ? ER_CODE_CONFIG
@@ -205,7 +204,7 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         .loop = agent->loop,
         .cgroup = &agent->cgroup,
         .console = &agent->console,
-        .helpers = agent->helpers,
+        .helpers = agent->errands.helpers,
         .state_dir = agent->state.path,
         .log_dir = agent->log_dir,
         .socket = agent->socket,
@@ -231,9 +230,8 @@ static void step(struct er_agent *agent)
 {
     uint64_t now_us = er_now_us();
 
-    er_helpers_step(agent->helpers, now_us);
+    er_errands_step(agent, now_us);
     er_agent_stop_step(agent, now_us);
-    er_agent_gpu_step(agent, now_us);
     if (agent->group)
         er_group_step(agent->group, now_us);
     er_barriers_step(agent->barriers, now_us);
@@ -242,7 +240,8 @@ static void step(struct er_agent *agent)
     step_recovery(agent, now_us);
     if (agent->group && now_us >= agent->drops_us)
         er_agent_report_drops(agent, now_us);
-    er_agent_step_driver(agent, now_us);
+    if (!er_health_holds(agent))
+        er_agent_step_driver(agent, now_us);
     er_agent_wait_step(agent, now_us);
 }
 
@@ -253,12 +252,12 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 
 static uint64_t next_deadline(const struct er_agent *agent, uint64_t now_us)
 {
-    uint64_t at = er_driver_deadline(agent->driver);
+    bool held = er_health_holds(agent);
+    uint64_t at = held ? ER_FOREVER : er_driver_deadline(agent->driver);
 
-    if (er_driver_pending(agent->driver))
+    if (!held && er_driver_pending(agent->driver))
         return now_us;
-    at = earlier(at, er_helpers_deadline(agent->helpers));
-    at = earlier(at, agent->gpu.again_us);
+    at = earlier(at, er_errands_deadline(agent));
     at = earlier(at, er_barriers_deadline(agent->barriers));
     at = earlier(at, er_agent_wait_deadline(agent));
     at = earlier(at, er_ctlserver_deadline(agent->workers_server));
@@ -282,6 +281,7 @@ static int agent_loop(struct er_agent *agent, struct er_error *err)
     uint64_t give_up_us = ER_FOREVER;
     int rc = 0;
 
+    er_health_first(agent, er_now_us());
     step(agent);
     while (!rc && !agent->done) {
         rc = run_until(agent, ER_FOREVER, err);
@@ -303,7 +303,7 @@ static void say_started(struct er_agent *agent, int argc, char **argv)
     struct er_buf list;
     int rc;
 
-    if (agent->events.fd < 0)
+    if (!er_events_wanted(&agent->events))
         return;
     er_buf_init(&list, ER_EVENT_MAX / 2);
     rc = er_buf_add_str(&list, "[");
@@ -353,6 +353,7 @@ static int finish(struct er_agent *agent, int rc, const struct er_error *err)
     er_agent_event_end(agent, code);
     er_agent_report(agent);
     write_error_file(agent);
+    er_errands_finish(agent);
     er_agent_status_end(agent, code);
     return code;
 }
@@ -369,7 +370,6 @@ int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, cha
         .null_fd = -1,
         .port_fd = -1,
         .drops_us = ER_FOREVER,
-        .gpu.again_us = ER_FOREVER,
         .ladder_us = ER_FOREVER,
         .waiting_us = ER_FOREVER,
     };

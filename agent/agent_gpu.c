@@ -22,7 +22,7 @@ static int run_probe(int out_fd)
 /* Nothing to wait for any more: the generation that was held back starts. */
 static void release(struct er_agent *agent)
 {
-    struct er_agent_gpu *g = &agent->gpu;
+    struct er_gpu_wait *g = &agent->errands.gpu;
     bool held = g->held;
 
     g->waiting = g->held = g->told = false;
@@ -32,7 +32,7 @@ static void release(struct er_agent *agent)
         er_agent_on_start(agent, &g->assignment);
 }
 
-static int holders(const struct er_agent_gpu *g, const struct er_gpu_table *table)
+static int holders(const struct er_gpu_wait *g, const struct er_gpu_table *table)
 {
     int n = 0;
 
@@ -49,7 +49,7 @@ static int holders(const struct er_agent_gpu *g, const struct er_gpu_table *tabl
 
 static void look_again(struct er_agent *agent, int n, uint64_t now_us)
 {
-    struct er_agent_gpu *g = &agent->gpu;
+    struct er_gpu_wait *g = &agent->errands.gpu;
     char time[ER_UNIT_TEXT_MAX];
 
     if (now_us >= g->give_up_us) {
@@ -77,7 +77,7 @@ static void on_probed(void *user, const struct er_helper_end *end)
         er_log(ER_LOG_WARNING, "cannot ask for the processes that hold GPU memory",
                ER_STR("reason", end->trouble));
     else if (table && er_gpu_table_parse(table, end->text, NULL) == 0)
-        n = holders(&agent->gpu, table);
+        n = holders(&agent->errands.gpu, table);
     if (n > 0)
         look_again(agent, n, er_now_us());
     else
@@ -90,52 +90,52 @@ static void probe(struct er_agent *agent, uint64_t now_us)
         .run = run_probe, .timeout_us = PROBE_US, .done = on_probed, .user = agent};
     struct er_error err = ER_ERROR_INIT;
 
-    agent->gpu.again_us = ER_FOREVER;
-    if (er_helper_start(agent->helpers, &opts, now_us, &err)) {
+    agent->errands.gpu.again_us = ER_FOREVER;
+    if (er_helper_start(agent->errands.helpers, &opts, now_us, &err)) {
         er_log(ER_LOG_WARNING, "cannot look at GPU memory", ER_STR("reason", err.text));
         release(agent);
     }
 }
 
-void er_agent_gpu_exited(struct er_agent *agent, pid_t pid)
+void er_gpu_wait_exited(struct er_agent *agent, pid_t pid)
 {
-    struct er_agent_gpu *g = &agent->gpu;
+    struct er_gpu_wait *g = &agent->errands.gpu;
 
     if (g->n < ER_ARRAY_N(g->pids))
         g->pids[g->n++] = pid;
 }
 
-void er_agent_gpu_gone(struct er_agent *agent, uint64_t now_us)
+void er_gpu_wait_gone(struct er_agent *agent, uint64_t now_us)
 {
     const struct er_config *c = agent->config;
 
-    if (agent->gpu.n == 0 || c->restart.gpu_memory_timeout_us == 0 ||
+    if (agent->errands.gpu.n == 0 || c->restart.gpu_memory_timeout_us == 0 ||
         (c->gpus_n == 0 && !er_gpu_driver_is_here())) {
-        agent->gpu.n = 0;
+        agent->errands.gpu.n = 0;
         return;
     }
-    agent->gpu.waiting = true;
-    agent->gpu.give_up_us = er_deadline_in(now_us, c->restart.gpu_memory_timeout_us);
+    agent->errands.gpu.waiting = true;
+    agent->errands.gpu.give_up_us = er_deadline_in(now_us, c->restart.gpu_memory_timeout_us);
     probe(agent, now_us);
 }
 
-bool er_agent_gpu_hold(struct er_agent *agent, const struct er_assignment *a)
+bool er_gpu_wait_hold(struct er_agent *agent, const struct er_assignment *a)
 {
-    if (!agent->gpu.waiting)
+    if (!agent->errands.gpu.waiting)
         return false;
-    agent->gpu.assignment = *a;
-    agent->gpu.held = true;
+    agent->errands.gpu.assignment = *a;
+    agent->errands.gpu.held = true;
     return true;
 }
 
-void er_agent_gpu_drop(struct er_agent *agent, uint64_t generation)
+void er_gpu_wait_drop(struct er_agent *agent, uint64_t generation)
 {
-    if (agent->gpu.held && agent->gpu.assignment.generation == generation)
-        agent->gpu.held = false;
+    if (agent->errands.gpu.held && agent->errands.gpu.assignment.generation == generation)
+        agent->errands.gpu.held = false;
 }
 
-void er_agent_gpu_step(struct er_agent *agent, uint64_t now_us)
+void er_gpu_wait_step(struct er_agent *agent, uint64_t now_us)
 {
-    if (now_us >= agent->gpu.again_us)
+    if (now_us >= agent->errands.gpu.again_us)
         probe(agent, now_us);
 }

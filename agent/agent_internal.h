@@ -8,9 +8,9 @@
 #include "agent/cgroup.h"
 #include "agent/console.h"
 #include "agent/ctlserver.h"
+#include "agent/errands.h"
 #include "agent/events.h"
 #include "agent/group.h"
-#include "agent/helper.h"
 #include "agent/kv_budget.h"
 #include "agent/node_address.h"
 #include "agent/recovery.h"
@@ -19,18 +19,7 @@
 #include "base/hash.h"
 #include "rendezvous/driver.h"
 
-#define ER_SIGNAL_MAX   65
-#define ER_GPU_WAIT_MAX 256 /* workers whose GPU memory is waited for */
-
-/* agent_gpu.c */
-struct er_agent_gpu {
-    pid_t pids[ER_GPU_WAIT_MAX]; /* of the generation that ended */
-    size_t n;
-    bool waiting, told;
-    uint64_t again_us, give_up_us;
-    bool held; /* a generation that may not start yet: */
-    struct er_assignment assignment;
-};
+#define ER_SIGNAL_MAX 65
 
 /* A wait that is told of now and then; `about`: what for, so that a change is told at once. */
 struct er_wait_line {
@@ -77,8 +66,7 @@ struct er_agent {
     bool port_told;      /* that master_port is in use */
     int port_fd, port;   /* MASTER_PORT held ready; -1: none */
 
-    struct er_helpers *helpers;
-    struct er_agent_gpu gpu;
+    struct er_errands errands;
     struct er_group_context group_ctx;
     struct er_group *group; /* of the newest generation; NULL before the first */
     bool stop_wanted;       /* the driver asked for this generation's end */
@@ -97,6 +85,7 @@ struct er_agent {
     int stop_signal; /* last signal that makes the agent stop; 0: none */
     unsigned stop_signals;
     uint64_t stop_signal_us;
+    bool preempted;     /* file or command gave notice */
     bool draining;      /* the workers of this generation were asked to save and leave */
     uint64_t ladder_us; /* then the stop ladder begins all the same; ER_FOREVER: it has, or no drain
                          */
@@ -169,6 +158,8 @@ void er_agent_on_notice(void *user, enum er_driver_notice kind, uint64_t target)
 void er_agent_begin_stop(struct er_agent *agent, const char *why, bool drain, uint64_t now_us);
 /* The same for one node of a job of several: until when its workers may go on. */
 uint64_t er_agent_drain_node(struct er_agent *agent, const char *why, uint64_t now_us);
+/* This node goes away: as the first signal of preempt.signals. Only the first notice counts. */
+void er_agent_preempted(struct er_agent *agent, const char *why);
 /* elastic-ctl stop. */
 void er_agent_cancel(struct er_agent *agent);
 /* A second or later signal: less grace from now on. */
@@ -180,14 +171,6 @@ uint64_t er_agent_stop_deadline(const struct er_agent *agent);
 int er_agent_watch_signals(struct er_agent *agent, struct er_error *err);
 /* What is left of stop.grace after a second or third signal. */
 uint64_t er_agent_grace(const struct er_agent *agent);
-
-/* agent_gpu.c: a worker has ended; all have; may this generation start (else it is kept, and
- * started in time)? It is not to be started after all. */
-void er_agent_gpu_exited(struct er_agent *agent, pid_t pid);
-void er_agent_gpu_gone(struct er_agent *agent, uint64_t now_us);
-bool er_agent_gpu_hold(struct er_agent *agent, const struct er_assignment *a);
-void er_agent_gpu_drop(struct er_agent *agent, uint64_t generation);
-void er_agent_gpu_step(struct er_agent *agent, uint64_t now_us);
 
 /* requests.c: what workers ask for. */
 void er_agent_on_request(void *user, struct er_ctlconn *conn, const struct er_ctl_msg *request);

@@ -138,7 +138,7 @@ void er_agent_event_worker(struct er_agent *agent, struct er_worker *w)
     struct er_buf tail;
     bool bad = w->judgement.outcome == ER_OUTCOME_FAILED;
 
-    if (agent->events.fd < 0)
+    if (!er_events_wanted(&agent->events))
         return;
     er_buf_init(&tail, ER_EVENT_MAX / 2);
     er_agent_tail_json(&tail, er_worker_tail(w));
@@ -195,6 +195,8 @@ const char *er_agent_outcome(const struct er_agent *agent)
 
     if (agent->verdict.kind == ER_VERDICT_STOPPED && agent->verdict.exit_code == ER_CODE_CANCELED)
         return "canceled";
+    if (agent->verdict.kind == ER_VERDICT_STOPPED && agent->preempted && !agent->own_exit_code)
+        return "preempted";
     return agent->own_exit_code ? "error" : NAMES[agent->verdict.kind];
 }
 
@@ -222,7 +224,7 @@ void er_agent_event_end(struct er_agent *agent, int exit_code)
     uint64_t generation = er_driver_generation(agent->driver);
     struct er_buf cause;
 
-    if (agent->events.fd < 0)
+    if (!er_events_wanted(&agent->events))
         return;
     er_buf_init(&cause, 8192);
     if (failed)

@@ -117,6 +117,23 @@ void er_agent_hurry(struct er_agent *agent, uint64_t now_us)
     begin_ladder(agent, now_us);
 }
 
+void er_agent_preempted(struct er_agent *agent, const char *why)
+{
+    uint64_t now_us = er_now_us();
+
+    if (agent->stop_signals > 0 || agent->done)
+        return; /* it is stopping */
+    agent->stop_signals = 1;
+    agent->preempted = true;
+    if (agent->config->nnodes_max > 1) {
+        er_driver_drain(agent->driver, ER_CODE_TEMPFAIL, why,
+                        er_agent_drain_node(agent, why, now_us));
+        return;
+    }
+    er_agent_begin_stop(agent, why, true, now_us);
+    er_driver_leave(agent->driver, ER_CODE_TEMPFAIL, why);
+}
+
 static void on_asked(void *user, int rc, const void *value, size_t n)
 {
     if (rc && rc != ER_E_STALE) /* stale: the job was over first */
@@ -260,7 +277,7 @@ void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
     struct er_agent *agent = user;
     uint64_t now_us = er_now_us();
 
-    er_agent_gpu_drop(agent, generation);
+    er_gpu_wait_drop(agent, generation);
     if (!agent->group || er_group_assignment(agent->group)->generation != generation) {
         er_driver_left(agent->driver, generation);
         return;

@@ -81,7 +81,7 @@ void er_agent_say_left(struct er_agent *agent)
 {
     uint64_t generation = er_group_assignment(agent->group)->generation;
 
-    if (agent->left_said)
+    if (agent->left_said || er_health_again(agent, er_now_us()))
         return;
     agent->left_said = true;
     er_agent_take_port(agent);
@@ -198,7 +198,7 @@ static void on_exited(void *user, struct er_worker *w)
     else if (w->judgement.outcome == ER_OUTCOME_STOPPED)
         w->exit.kind = ER_EXIT_STOPPED;
     er_agent_event_worker(agent, w);
-    er_agent_gpu_exited(agent, w->pid);
+    er_gpu_wait_exited(agent, w->pid);
     /* Who leaves on our word has not finished. */
     if (!agent->draining && er_group_alive(agent->group) == 0 && all_ok(agent->group))
         say_result(agent, NULL);
@@ -211,7 +211,7 @@ static void on_gone(void *user)
     er_recovery_gone(&agent->recovery, agent->group, er_now_us());
     er_agent_report_drops(agent, er_now_us());
     agent->ladder_us = agent->waiting_us = ER_FOREVER;
-    er_agent_gpu_gone(agent, er_now_us());
+    er_gpu_wait_gone(agent, er_now_us());
     if (agent->stop_wanted)
         er_agent_say_left(agent);
 }
@@ -275,7 +275,7 @@ void er_agent_on_start(void *user, const struct er_assignment *a)
     struct er_error err = ER_ERROR_INIT;
     int rc;
 
-    if (er_agent_gpu_hold(agent, a))
+    if (er_gpu_wait_hold(agent, a))
         return;
     er_group_free(agent->group);
     agent->group = NULL;

@@ -129,9 +129,22 @@ struct er_config {
     } stop;
 
     struct {
-        uint64_t signals; /* bit n: signal n */
-        uint64_t deadline_us;
+        uint64_t signals;          /* bit n: signal n */
+        char *file;                /* NULL: none; absolute */
+        struct er_strlist command; /* empty: none */
+        uint64_t interval_us, deadline_us;
     } preempt;
+
+    struct {
+        struct er_strlist builtin; /* disk memory gpu clock */
+        struct er_strlist command; /* empty: none */
+        uint64_t timeout_us, cooldown_us;
+    } health;
+
+    struct {
+        struct er_strlist command; /* empty: none */
+        struct er_strlist on;      /* names of events */
+    } notify;
 
     struct {
         char *dir;            /* absolute; NULL: none */

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/events.h"
+#include "agent/spawn.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
 
@@ -190,6 +192,64 @@ static void resolve_workdir(struct er_loader *loader, const char *base)
     }
 }
 
+/* A program that the agent runs beside the workers: ${...} replaced, a path made absolute, and it
+ * is there. */
+static void resolve_command(struct er_loader *loader, const char *path, struct er_strlist *command,
+                            const char *base)
+{
+    const char *where = er_loader_where(loader, path);
+    struct er_error err = ER_ERROR_INIT;
+
+    for (size_t i = 0; i < command->n; i++) {
+        ER_CLEANUP(er_cleanup_free) char *text = NULL;
+
+        if (er_subst(command->items[i], loader->config->program_form, load_time_name, loader, &text,
+                     &err)) {
+            finding(loader, er_loader_code_of(loader, path),
+                    "%s: only ${job}, ${role}, ${node_id}, ${hostname} and ${env.NAME} can be used "
+                    "here",
+                    where);
+            return;
+        }
+        free(command->items[i]);
+        command->items[i] = i == 0 && strchr(text, '/') ? join_path(base, text) : ER_TAKE(text);
+        if (!command->items[i]) {
+            er_loader_no_memory(loader);
+            return;
+        }
+    }
+    if (command->n > 0) {
+        ER_CLEANUP(er_cleanup_free) char *found = NULL;
+
+        er_loader_refresh(loader, path);
+        if (er_spawn_find(command->items[0], er_environ_get(loader->environ_, "PATH"), base, &found,
+                          &err))
+            finding(loader, ER_E_CONFIG, "%s: %s", where, err.text);
+    }
+}
+
+static void resolve_errands(struct er_loader *loader, const char *base)
+{
+    struct er_config *config = loader->config;
+
+    resolve_folder(loader, "preempt.file", &config->preempt.file, base);
+    resolve_command(loader, "preempt.command", &config->preempt.command, base);
+    resolve_command(loader, "health.command", &config->health.command, base);
+    resolve_command(loader, "notify.command", &config->notify.command, base);
+    for (size_t i = 0; i < config->notify.on.n; i++) {
+        if (!er_event_is_known(config->notify.on.items[i]))
+            finding(loader, er_loader_code_of(loader, "notify.on"),
+                    "%s: no event is called '%.80s'", er_loader_where(loader, "notify.on"),
+                    config->notify.on.items[i]);
+    }
+    for (size_t i = 0; i < config->health.builtin.n; i++) {
+        if (!strcmp(config->health.builtin.items[i], "peers"))
+            finding(loader, ER_E_UNSUPPORTED,
+                    "%s: the check 'peers' is not available in this release",
+                    er_loader_where(loader, "health.builtin"));
+    }
+}
+
 void er_loader_folders(struct er_loader *loader)
 {
     ER_CLEANUP(er_cleanup_free) char *base = base_folder(loader);
@@ -205,4 +265,5 @@ void er_loader_folders(struct er_loader *loader)
     resolve_folder(loader, "rendezvous.auth.password_file", &config->rendezvous.auth.password_file,
                    base);
     resolve_log_folder(loader, base);
+    resolve_errands(loader, base);
 }

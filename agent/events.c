@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -12,6 +13,25 @@
 
 static const char *const SEVERITIES[] = {
     [ER_SEVERITY_INFO] = "info", [ER_SEVERITY_WARNING] = "warning", [ER_SEVERITY_ERROR] = "error"};
+
+bool er_event_is_known(const char *name)
+{
+    static const char *const NAMES[] = {
+        "agent_started",     "agent_exited",       "node_joined",          "node_promoted",
+        "node_left",         "node_lost",          "node_set_aside",       "generation_forming",
+        "generation_sealed", "worker_started",     "worker_ready",         "worker_exited",
+        "worker_hung",       "straggler_detected", "restart_counted",      "restart_denied",
+        "resize_announced",  "recovered",          "checkpoint_committed", "checkpoint_failed",
+        "checkpoint_loaded", "store_lost",         "store_restored",       "health_check_failed",
+        "log_dropped",       "job_succeeded",      "job_failed",           "job_stopped",
+    };
+
+    for (size_t i = 0; i < ER_ARRAY_N(NAMES); i++) {
+        if (strcmp(NAMES[i], name) == 0)
+            return true;
+    }
+    return false;
+}
 
 bool er_events_path(const char *dir, const char *node_id, char ret_path[4096])
 {
@@ -58,7 +78,7 @@ void er_event_fields(struct er_events *events, const char *name, enum er_severit
     char ts[ER_RFC3339_MAX];
     struct er_buf line;
 
-    if (events->fd < 0)
+    if (!er_events_wanted(events))
         return;
     er_rfc3339(er_wall_us(), ts);
     const struct er_field common[] = {
@@ -84,7 +104,9 @@ void er_event_fields(struct er_events *events, const char *name, enum er_severit
     }
     /* One write, so that lines never mix. A full disk loses this one and stops nothing: the gap in
      * seq tells. */
-    if (line.len > 0)
+    if (line.len > 0 && events->fd >= 0)
         (void)!write(events->fd, line.data, line.len);
+    if (line.len > 0 && events->sink)
+        events->sink(events->sink_user, name, line.data, line.len);
     er_buf_done(&line);
 }

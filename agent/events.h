@@ -15,7 +15,19 @@ struct er_events {
     uint64_t seq;
     const char *job, *node_id, *host; /* borrowed for the file's life */
     char run[40];                     /* run_id, "" until known */
+    /* Who else is told of each event, NULL: nobody. `line` ends in a newline, and is lent. */
+    void (*sink)(void *user, const char *name, const char *line, size_t n);
+    void *sink_user;
 };
+
+/* Does anybody hear of events? */
+static inline bool er_events_wanted(const struct er_events *events)
+{
+    return events->fd >= 0 || events->sink;
+}
+
+/* Is it the name of an event (docs/operations.md)? */
+bool er_event_is_known(const char *name);
 
 /* `dir` exists; the file is appended to. */
 int er_events_open(struct er_events *ret, const char *dir, const char *job, const char *node_id,
@@ -37,7 +49,7 @@ void er_event_fields(struct er_events *events, const char *name, enum er_severit
 
 #define er_event(events, name, severity, generation, msg, ...)                                     \
     do {                                                                                           \
-        if ((events)->fd >= 0) {                                                                   \
+        if (er_events_wanted(events)) {                                                            \
             const struct er_field er_f_[] = {{.key = NULL}, ##__VA_ARGS__};                        \
             er_event_fields((events), (name), (severity), (generation), (msg), er_f_ + 1,          \
                             sizeof(er_f_) / sizeof(er_f_[0]) - 1);                                 \

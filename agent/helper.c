@@ -266,6 +266,7 @@ static void tell(struct helper *h)
         snprintf(text, sizeof(text), "took longer than %s and was killed", time);
         end.trouble = text;
     } else if (failure.error) {
+        end.could_not_run = true;
         snprintf(text, sizeof(text), "could not be run: %s", er_error_name(-failure.error));
         end.trouble = text;
     } else if (how.kind != ER_EXIT_OK) {

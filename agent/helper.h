@@ -16,7 +16,8 @@ struct er_helpers;
 #define ER_HELPER_TEXT_MAX (64u * 1024)
 
 struct er_helper_end {
-    bool timed_out;   /* and was killed */
+    bool timed_out; /* and was killed */
+    bool could_not_run;
     int wait_status;  /* of waitpid(2) */
     const char *text; /* the beginning of its output, both streams; never NULL */
     const char

@@ -159,9 +159,9 @@ const struct er_key_info er_keys[] = {
 #define GROUP ER_GROUP_PREEMPT
     KEY("preempt.signals", SIGNALS, "[TERM]", AT(preempt.signals), 0,
         .help = "notice that this node goes away; a subset of stop.signals_to_handle"),
-    KEY("preempt.file", STRING, "none", NOWHERE, NONE | LATER, .help = "appears: notice"),
-    KEY("preempt.command", COMMAND, "none", NOWHERE, NONE | LATER, .help = "exit 0: notice"),
-    KEY("preempt.interval", DURATION, "5s", NOWHERE, LATER, .help = "how often file and command are looked at"),
+    KEY("preempt.file", STRING, "none", AT(preempt.file), NONE, .help = "appears: notice"),
+    KEY("preempt.command", COMMAND, "none", AT(preempt.command), NONE, .help = "exit 0: notice"),
+    KEY("preempt.interval", DURATION, "5s", AT(preempt.interval_us), 0, .min = SECONDS(1) / 10, .help = "how often file and command are looked at"),
     KEY("preempt.deadline", DURATION, "2m", AT(preempt.deadline_us), 0, .help = "from notice to the end of this node"),
 #undef GROUP
 #define GROUP ER_GROUP_HANG
@@ -179,11 +179,12 @@ const struct er_key_info er_keys[] = {
         .help = "what a straggler leads to"),
 #undef GROUP
 #define GROUP ER_GROUP_HEALTH
-    KEY("health.builtin", CHOICES, "[disk, memory]", NOWHERE, LATER, .choices = CHOICES("disk", "memory", "gpu", "clock", "peers"),
-        .help = "checks before each join"),
-    KEY("health.command", COMMAND, "none", NOWHERE, NONE | LATER, .help = "exit 0: healthy; other: node set aside, stdout's last line is the reason"),
-    KEY("health.timeout", DURATION, "1m", NOWHERE, LATER, .help = "limit of the checks"),
-    KEY("health.cooldown", DURATION, "10m", NOWHERE, LATER, .help = "how long an unhealthy node is set aside"),
+    KEY("health.builtin", CHOICES, "[disk, memory]", AT(health.builtin), 0, .choices = CHOICES("disk", "memory", "gpu", "clock", "peers"),
+        .help = "before each join: disk (checkpoint.dir takes writes and has 64 MiB left), memory (64 MiB), gpu (all of them answer), "
+                "clock (synchronised); peers is not available in this release"),
+    KEY("health.command", COMMAND, "none", AT(health.command), NONE, .help = "exit 0: healthy; other: node set aside, stdout's last line is the reason"),
+    KEY("health.timeout", DURATION, "1m", AT(health.timeout_us), 0, .min = 1, .max = SECONDS(86400), .help = "limit of the checks"),
+    KEY("health.cooldown", DURATION, "10m", AT(health.cooldown_us), 0, .min = 1, .max = SECONDS(7 * 86400), .help = "how long an unhealthy node is set aside"),
 #undef GROUP
 #define GROUP ER_GROUP_CHECKPOINT
     KEY("checkpoint.dir", PATH, "none", AT(checkpoint.dir), AGREE | NONE,
@@ -226,8 +227,8 @@ const struct er_key_info er_keys[] = {
     KEY("http.listen", STRING, "none", NOWHERE, NONE | LATER, .help = "where /metrics, /healthz and /status.json are served, such as 127.0.0.1:9400"),
     KEY("http.token_file", STRING, "none", NOWHERE, NONE | LATER, .help = "file with the token that clients must show"),
     KEY("metrics.textfile", STRING, "none", NOWHERE, NONE | LATER, .help = ".prom file for node_exporter, replaced every 15 s: no port needed"),
-    KEY("notify.command", COMMAND, "none", NOWHERE, NONE | LATER, .help = "gets an event as JSON on stdin, 30s limit, never blocks"),
-    KEY("notify.on", STRINGS, "[job_failed, node_lost, restart_denied, checkpoint_failed]", NOWHERE, LATER, .help = "events that are told"),
+    KEY("notify.command", COMMAND, "none", AT(notify.command), NONE, .help = "gets an event as JSON on stdin, 30s limit, never blocks"),
+    KEY("notify.on", STRINGS, "[job_failed, node_lost, restart_denied, checkpoint_failed]", AT(notify.on), 0, .help = "events that are told"),
 #undef GROUP
 #define GROUP ER_GROUP_LIMITS
     KEY("limits.memory", SIZE, "none", NOWHERE, NONE | LATER, .none_as = UINT64_MAX, .help = "per worker; needs a delegated cgroup v2"),
