@@ -18,7 +18,7 @@ static int lock_folder(struct er_agent *agent, const char *id, struct er_error *
     const struct er_config *c = agent->config;
     char name[ER_STATE_PATH_MAX];
 
-    if (c->nnodes_max == 1 || strcmp(id, agent->hostname) == 0)
+    if (!er_config_keeps_record(c) || strcmp(id, agent->hostname) == 0)
         snprintf(name, sizeof(name), "%s", c->name);
     else
         snprintf(name, sizeof(name), "%s%c%s", c->name, ER_STATE_NODE_MARK, id);
@@ -41,7 +41,7 @@ static int claim_number(struct er_agent *agent, struct er_error *err)
         rc = lock_folder(agent, id, err);
         if (rc == 0 && n > 1)
             rc = er_config_set_node_id(agent->config, id, err);
-        if (rc == -EBUSY && c->nnodes_max == 1)
+        if (rc == -EBUSY && !er_config_keeps_record(c))
             return rc;
     }
     return rc;
@@ -52,7 +52,7 @@ int er_agent_claim_node(struct er_agent *agent, struct er_error *err)
     const struct er_config *c = agent->config;
     int rc = c->node.id_is_host ? claim_number(agent, err) : lock_folder(agent, c->node.id, err);
 
-    if (rc == -EBUSY && c->nnodes_max > 1 && !c->node.id_is_host)
+    if (rc == -EBUSY && er_config_keeps_record(c) && !c->node.id_is_host)
         return er_error_set(err, rc,
                             "node '%s' of job '%s' runs on this host already ('%s' is in use): "
                             "give this agent another --node-id",

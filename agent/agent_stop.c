@@ -157,7 +157,7 @@ void er_agent_cancel(struct er_agent *agent)
 {
     if (agent->stop_signals > 0 || agent->done)
         return; /* it is stopping */
-    if (agent->config->nnodes_max > 1 && agent->was_registered) {
+    if (er_config_keeps_record(agent->config) && agent->was_registered) {
         cancel_job(agent);
         return;
     }

@@ -1,0 +1,210 @@
+#pragma once
+/*
+ * What the tests of jobs on several nodes share: a private etcd, and real agents with node ids n0,
+ * n1, ... as processes on this host. Files of a case are in its folder, $CASE of the workers.
+ */
+#include "tests/contract/etcd_lib.h"
+#include "tests/integration/agent_case.h"
+
+#define NODES_MAX  4
+#define NODE_ARGS  48
+#define LEASE_S    2 /* of the tests: the least that etcd takes by default */
+#define NODES_WAIT ER_TEST_DEADLINE_MS
+
+/* One worker: says who it is in a file named after its generation and rank, then waits for $CASE/go
+ * and ends with the code in it (0 when empty). */
+#define NODES_WORKER                                                                               \
+    "f=$CASE/g$ELASTIC_GENERATION-r$RANK; "                                                        \
+    "echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT "              \
+    "$TORCHELASTIC_RESTART_COUNT $ELASTIC_NODE_ID $ELASTIC_RUN $$ > $f.new; mv $f.new $f; "        \
+    "while [ ! -e $CASE/go ]; do sleep 0.02; done; exit $(cat $CASE/go)"
+
+struct nodes_case {
+    struct agent_case c;
+    struct etcd_cluster etcd;
+    const char *nnodes;
+    struct er_test_proc p[NODES_MAX];
+    bool started[NODES_MAX];
+};
+
+static inline void nodes_begin_with(struct nodes_case *n, const char *nnodes, const char *scheme,
+                                    const char *const *extra)
+{
+    memset(n, 0, sizeof(*n));
+    case_begin(&n->c);
+    n->nnodes = nnodes;
+    etcd_start_with(&n->etcd, 1, scheme, "", extra);
+}
+
+static inline void nodes_begin(struct nodes_case *n, const char *nnodes)
+{
+    nodes_begin_with(n, nnodes, "unix", NULL);
+}
+
+/* Agent `i`: `args` are options that follow ours, then the program. */
+static inline void node_start(struct nodes_case *n, int i, const char *const args[])
+{
+    static const char lease[] = "--set=rendezvous.lease_ttl=2s";
+    char id[32], endpoint[1100], nnodes[32], env[ER_TEST_PATH_MAX + 8];
+    const char *argv[NODE_ARGS] = {er_test_bin("elastic-run"),
+                                   "--rdzv-id",
+                                   n->c.name,
+                                   "--rdzv-backend=etcd",
+                                   endpoint,
+                                   nnodes,
+                                   id,
+                                   lease,
+                                   "--set=rendezvous.death_grace=0s",
+                                   "--set=rendezvous.replacement_wait=0s",
+                                   "--set=rendezvous.last_call_timeout=1s",
+                                   "--set=resize.settle=0s",
+                                   "--set=resize.min_interval=0s",
+                                   "--set=stop.grace=10s"};
+    size_t k = 14;
+
+    snprintf(id, sizeof(id), "--node-id=n%d", i);
+    snprintf(endpoint, sizeof(endpoint), "--rdzv-endpoint=%s", n->etcd.endpoints);
+    snprintf(nnodes, sizeof(nnodes), "--nnodes=%s", n->nnodes);
+    for (size_t a = 0; args[a] && k < NODE_ARGS - 1; a++)
+        argv[k++] = args[a];
+    snprintf(env, sizeof(env), "CASE=%s", n->c.dir);
+    er_test_start(&n->p[i], argv, (const char *const[]){env, NULL});
+    n->started[i] = true;
+}
+
+/* -1: it did not end in time. */
+static inline int node_finish(struct nodes_case *n, int i)
+{
+    int code = er_test_wait_exit(&n->p[i], NODES_WAIT) ? er_test_exit_code(&n->p[i]) : -1;
+
+    return code;
+}
+
+/* All agents that were started end with `code`. */
+static inline bool nodes_end_with(struct nodes_case *n, int code)
+{
+    bool all = true;
+
+    for (int i = 0; i < NODES_MAX; i++) {
+        int got = n->started[i] ? node_finish(n, i) : code;
+
+        if (got != code) {
+            er_tap_note("node n%d: exit code %d, not %d", i, got, code);
+            case_note(er_test_err(&n->p[i]));
+            all = false;
+        }
+    }
+    return all;
+}
+
+static inline void node_forget(struct nodes_case *n, int i)
+{
+    er_test_done(&n->p[i]);
+    n->started[i] = false;
+}
+
+static inline void nodes_end(struct nodes_case *n)
+{
+    for (int i = 0; i < NODES_MAX; i++) {
+        if (n->started[i])
+            er_test_done(&n->p[i]);
+    }
+    etcd_stop(&n->etcd);
+    er_test_rmtree(n->c.dir);
+}
+
+/* What a worker of NODES_WORKER said. */
+struct nodes_said {
+    int rank, world, node_rank, nnodes, restarts;
+    char master[128], node[64], run[64];
+    pid_t pid;
+};
+
+static inline bool nodes_said(struct nodes_case *n, int generation, int rank,
+                              struct nodes_said *ret)
+{
+    char file[64];
+    char *text;
+    int fields;
+
+    snprintf(file, sizeof(file), "g%d-r%d", generation, rank);
+    if (!er_test_wait_path(case_path(&n->c, file), NODES_WAIT))
+        return false;
+    text = er_test_read_file(case_path(&n->c, file));
+    fields =
+        sscanf(text, "%d/%d %d/%d %127s %d %63s %63s %d", &ret->rank, &ret->world, &ret->node_rank,
+               &ret->nnodes, ret->master, &ret->restarts, ret->node, ret->run, &ret->pid);
+    free(text);
+    return fields == 9;
+}
+
+struct nodes_look {
+    struct nodes_case *n;
+    int after, found;
+};
+
+/* A generation above `after` has a first rank: numbers may have gaps. */
+static inline bool nodes_any_after(void *user)
+{
+    struct nodes_look *look = user;
+    char file[64];
+
+    for (int g = look->after + 1; g < look->after + 20 && !look->found; g++) {
+        snprintf(file, sizeof(file), "g%d-r0", g);
+        if (case_has(&look->n->c, file))
+            look->found = g;
+    }
+    return look->found != 0;
+}
+
+/* The generation that follows `after`, once every rank of it has started, all agree, and ranks and
+ * node ranks are where they belong; 0: there is none. */
+static inline int nodes_next(struct nodes_case *n, int after, int world, int nnodes)
+{
+    struct nodes_look look = {n, after, 0};
+    struct nodes_said first, said;
+    bool ok = er_test_wait_until(nodes_any_after, &look, NODES_WAIT) &&
+              nodes_said(n, look.found, 0, &first);
+
+    for (int rank = 0; ok && rank < world; rank++) {
+        ok = nodes_said(n, look.found, rank, &said) && said.rank == rank && said.world == world &&
+             said.nnodes == nnodes && said.node_rank >= 0 && said.node_rank < nnodes &&
+             strcmp(said.master, first.master) == 0 && strcmp(said.run, first.run) == 0 &&
+             said.restarts == first.restarts;
+    }
+    if (ok)
+        return look.found;
+    er_tap_note("after generation %d none has formed with %d ranks on %d nodes", after, world,
+                nnodes);
+    for (int i = 0; i < NODES_MAX; i++) {
+        if (n->started[i])
+            case_note(er_test_err(&n->p[i]));
+    }
+    return 0;
+}
+
+/* The workers end with `code`. */
+static inline void nodes_go(struct nodes_case *n, const char *code)
+{
+    er_test_write_file(case_path(&n->c, "go.new"), code);
+    er_tap_require(rename(case_path(&n->c, "go.new"), case_path(&n->c, "go")) == 0);
+}
+
+static inline void nodes_wait_again(struct nodes_case *n)
+{
+    unlink(case_path(&n->c, "go"));
+}
+
+/* The agent itself, the guard's only child. */
+static inline pid_t node_agent(struct nodes_case *n, int i)
+{
+    char path[64];
+    char *text;
+    pid_t pid;
+
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", n->p[i].pid, n->p[i].pid);
+    text = er_test_read_file(path);
+    pid = text ? (pid_t)atoi(text) : 0;
+    free(text);
+    return pid;
+}

@@ -1,0 +1,197 @@
+/* Jobs on several nodes when something goes wrong: workers, agents, the store. */
+#include "tests/integration/nodes_case.h"
+
+/* Waits like NODES_WORKER; the rank in $CASE/fail ends with code 7 first, after a last word. */
+#define FAILING                                                                                    \
+    "f=$CASE/g$ELASTIC_GENERATION-r$RANK; "                                                        \
+    "echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT "              \
+    "$TORCHELASTIC_RESTART_COUNT $ELASTIC_NODE_ID $ELASTIC_RUN $$ > $f.new; mv $f.new $f; "        \
+    "while [ ! -e $CASE/go ]; do "                                                                 \
+    "if [ -e $CASE/fail$RANK ]; then rm $CASE/fail$RANK; echo last words >&2; exit 7; fi; "        \
+    "sleep 0.02; done; exit $(cat $CASE/go)"
+
+static void fail_rank(struct nodes_case *n, int rank)
+{
+    char file[16];
+
+    snprintf(file, sizeof(file), "fail%d", rank);
+    er_test_write_file(case_path(&n->c, file), "");
+}
+
+/* A failure restarts everybody; when the budget is spent all agents end with the failed worker's
+ * code and name it, with its last words from another node as well. */
+static void worker_failure_restarts_all_until_the_budget_is_spent(void)
+{
+    struct nodes_case n;
+    struct nodes_said said;
+    char logs[2 * ER_TEST_PATH_MAX];
+    int first, second;
+
+    nodes_begin(&n, "2");
+    snprintf(logs, sizeof(logs), "--log-dir=%s/logs", n.c.dir);
+    for (int i = 0; i < 2; i++)
+        node_start(&n, i, ARGS("--max-restarts=1", logs, "-r3", SH(FAILING)));
+    first = nodes_next(&n, 0, 2, 2);
+    fail_rank(&n, 1);
+    second = nodes_next(&n, first, 2, 2);
+    er_tap_check(second && nodes_said(&n, second, 0, &said) && said.restarts == 1);
+    fail_rank(&n, 0);
+    er_tap_check(nodes_end_with(&n, 7));
+    for (int i = 0; i < 2; i++) {
+        er_tap_check(strstr(er_test_err(&n.p[i]), "root cause  rank 0 (local rank 0"));
+        er_tap_check(strstr(er_test_err(&n.p[i]), "last words"));
+        er_tap_check(strstr(er_test_err(&n.p[i]), "budget spent (1 of 1)"));
+    }
+    nodes_end(&n);
+}
+
+/* Peers of a node that dies fail; that costs nothing. `victim`: 0 leads, or 1. */
+static void lose_agent(int victim)
+{
+    struct nodes_case n;
+    struct nodes_said said;
+    int both, next;
+
+    nodes_begin(&n, "1:2");
+    node_start(&n, 0, ARGS(SH(NODES_WORKER)));
+    er_tap_require(nodes_next(&n, 0, 1, 1)); /* n0 leads */
+    node_start(&n, 1, ARGS(SH(NODES_WORKER)));
+    both = nodes_next(&n, 1, 2, 2);
+    er_tap_require(both);
+    kill(node_agent(&n, victim), SIGKILL);
+    er_tap_check(node_finish(&n, victim) == 70);
+    node_forget(&n, victim);
+    next = nodes_next(&n, both, 1, 1);
+    er_tap_check(next && nodes_said(&n, next, 0, &said) && said.restarts == 0);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    nodes_end(&n);
+}
+
+static void killed_agent_is_noticed_and_the_rest_goes_on(void)
+{
+    lose_agent(1);
+}
+
+static void killed_leader_is_followed_by_another(void)
+{
+    lose_agent(0);
+}
+
+/* Below MIN the job waits for a replacement, here the same node again. */
+static void below_min_the_job_waits_for_a_replacement(void)
+{
+    struct nodes_case n;
+    int first, next;
+
+    nodes_begin(&n, "2");
+    node_start(&n, 0, ARGS(SH(NODES_WORKER)));
+    node_start(&n, 1, ARGS(SH(NODES_WORKER)));
+    first = nodes_next(&n, 0, 2, 2);
+    kill(node_agent(&n, 1), SIGKILL);
+    er_tap_check(node_finish(&n, 1) == 70);
+    node_forget(&n, 1);
+    node_start(&n, 1, ARGS(SH(NODES_WORKER)));
+    next = nodes_next(&n, first, 2, 2);
+    er_tap_check(next > first);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    nodes_end(&n);
+}
+
+static void interrupted_node_leaves_at_once_with_130(void)
+{
+    struct nodes_case n;
+
+    nodes_begin(&n, "1:2");
+    node_start(&n, 0, ARGS(SH(NODES_WORKER)));
+    node_start(&n, 1, ARGS(SH(NODES_WORKER)));
+    er_tap_check(nodes_next(&n, 0, 2, 2));
+    kill(n.p[1].pid, SIGINT);
+    er_tap_check(node_finish(&n, 1) == 130);
+    node_forget(&n, 1);
+    er_tap_check(nodes_next(&n, 1, 1, 1));
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    nodes_end(&n);
+}
+
+/* Longer than the lease: workers never notice. */
+static void stopped_etcd_is_ridden_out(void)
+{
+    struct nodes_case n;
+    struct nodes_said before, after;
+
+    nodes_begin(&n, "2");
+    for (int i = 0; i < 2; i++)
+        node_start(&n, i, ARGS(SH(NODES_WORKER)));
+    er_tap_require(nodes_next(&n, 0, 2, 2) && nodes_said(&n, 1, 0, &before));
+    etcd_member_signal(&n.etcd, 0, SIGSTOP);
+    for (int i = 0; i < 2; i++)
+        er_tap_check(er_test_wait_err(&n.p[i], "the store does not answer", NODES_WAIT));
+    (void)er_test_wait_exit(&n.p[0], 5000); /* for what must not happen */
+    etcd_member_signal(&n.etcd, 0, SIGCONT);
+    for (int i = 0; i < 2; i++)
+        er_tap_check(er_test_wait_err(&n.p[i], "answers again", NODES_WAIT));
+    er_tap_check(nodes_said(&n, 1, 0, &after) && after.pid == before.pid &&
+                 kill(before.pid, 0) == 0);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    er_tap_check(!case_has(&n.c, "g2-r0") && !case_has(&n.c, "g3-r0"));
+    nodes_end(&n);
+}
+
+static void restarted_etcd_is_ridden_out(void)
+{
+    struct nodes_case n;
+    struct nodes_said before;
+
+    nodes_begin(&n, "2");
+    for (int i = 0; i < 2; i++)
+        node_start(&n, i, ARGS(SH(NODES_WORKER)));
+    er_tap_require(nodes_next(&n, 0, 2, 2) && nodes_said(&n, 1, 0, &before));
+    etcd_member_kill(&n.etcd, 0);
+    for (int i = 0; i < 2; i++)
+        er_tap_check(er_test_wait_err(&n.p[i], "the store does not answer", NODES_WAIT));
+    etcd_member_start(&n.etcd, 0);
+    for (int i = 0; i < 2; i++)
+        er_tap_check(er_test_wait_err(&n.p[i], "answers again", NODES_WAIT));
+    er_tap_check(kill(before.pid, 0) == 0);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    er_tap_check(!case_has(&n.c, "g2-r0") && !case_has(&n.c, "g3-r0"));
+    nodes_end(&n);
+}
+
+static void store_lost_for_good_is_69(void)
+{
+    struct nodes_case n;
+
+    nodes_begin(&n, "2");
+    for (int i = 0; i < 2; i++)
+        node_start(&n, i, ARGS("--set=rendezvous.store_loss.limit=4s", SH(NODES_WORKER)));
+    er_tap_require(nodes_next(&n, 0, 2, 2));
+    etcd_member_kill(&n.etcd, 0);
+    er_tap_check(nodes_end_with(&n, 69));
+    er_tap_check(strstr(er_test_err(&n.p[0]), "out of reach"));
+    nodes_end(&n);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name)                                                                                 \
+    {                                                                                              \
+#name, name, 0                                                                             \
+    }
+    static const struct er_tap_case cases[] = {
+        CASE(worker_failure_restarts_all_until_the_budget_is_spent),
+        CASE(killed_agent_is_noticed_and_the_rest_goes_on),
+        CASE(killed_leader_is_followed_by_another),
+        CASE(below_min_the_job_waits_for_a_replacement),
+        CASE(interrupted_node_leaves_at_once_with_130),
+        CASE(stopped_etcd_is_ridden_out),
+        CASE(restarted_etcd_is_ridden_out),
+        CASE(store_lost_for_good_is_69),
+    };
+    return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
