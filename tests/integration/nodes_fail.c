@@ -124,7 +124,7 @@ static void stopped_etcd_is_ridden_out(void)
 
     nodes_begin(&n, "2");
     for (int i = 0; i < 2; i++)
-        node_start(&n, i, ARGS(SH(NODES_WORKER)));
+        node_start(&n, i, ARGS("--set=rendezvous.death_grace=1s", SH(NODES_WORKER)));
     er_tap_require(nodes_next(&n, 0, 2, 2) && nodes_said(&n, 1, 0, &before));
     etcd_member_signal(&n.etcd, 0, SIGSTOP);
     for (int i = 0; i < 2; i++)
