@@ -3,6 +3,7 @@
  * is accepted is written in a canonical form that is accepted again and means the same.
  */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
