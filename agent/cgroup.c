@@ -196,17 +196,35 @@ void er_cgroup_leave(const char *leaf)
     remove_path(leaf);
 }
 
-void er_cgroup_init(struct er_cgroup *cgroup)
+/* Our own cgroup, when it is ours to divide; "" otherwise. */
+static void delegated_path(char *ret_own, size_t cap)
 {
     const char *mount = is_cgroup2("/sys/fs/cgroup")           ? "/sys/fs/cgroup"
                         : is_cgroup2("/sys/fs/cgroup/unified") ? "/sys/fs/cgroup/unified"
                                                                : NULL;
-    char own[256] = "";
+
+    ret_own[0] = '\0';
+    if (mount)
+        own_path(mount, ret_own, cap);
+    if (ret_own[0] && !is_delegated(ret_own))
+        ret_own[0] = '\0';
+}
+
+bool er_cgroup_is_delegated(void)
+{
+    char own[256];
+
+    delegated_path(own, sizeof(own));
+    return own[0];
+}
+
+void er_cgroup_init(struct er_cgroup *cgroup)
+{
+    char own[256];
 
     *cgroup = (struct er_cgroup){.ops = &NONE, .fd = -1};
-    if (mount)
-        own_path(mount, own, sizeof(own));
-    if (!own[0] || !is_delegated(own))
+    delegated_path(own, sizeof(own));
+    if (!own[0])
         return;
     cgroup->ops = &V2;
     snprintf(cgroup->path, sizeof(cgroup->path), "%s/elastic-run-%d", own, (int)getpid());

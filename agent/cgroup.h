@@ -31,6 +31,8 @@ struct er_cgroup {
 
 /* Chooses the implementation; never fails. The caller's parent is the guard. */
 void er_cgroup_init(struct er_cgroup *cgroup);
+/* Would er_cgroup_init() choose version 2? Changes nothing. */
+bool er_cgroup_is_delegated(void);
 /* Kill whatever is in the cgroup folder `path` and remove it (guard). */
 void er_cgroup_destroy(const char *path);
 /* Leave `leaf` for the cgroup above it, as it was before, and remove it (guard, when the agent has

@@ -274,7 +274,7 @@ static int load_spec(struct er_loader *loader, struct er_error *err)
 static int load_values(struct er_loader *loader, struct er_error *err)
 {
     int rc = choose_form(loader, err);
-    bool sound;
+    bool sound, check;
 
     if (rc)
         return rc;
@@ -288,8 +288,11 @@ static int load_values(struct er_loader *loader, struct er_error *err)
     er_loader_command(loader);
     sound = !loader->findings.n;
     er_loader_available(loader);
-    if (sound) /* derived values need sound ones */
+    check = loader->config->mode == ER_MODE_CHECK && loader->config->command.n;
+    if (sound || check) /* derived values need sound ones; a wrong one has its default here */
         er_loader_resolve(loader);
+    if (check && loader->findings.n) /* everything at once; of a sound one it is asked for later */
+        er_config_check_into(loader->config, loader->environ_, &loader->findings);
     return er_findings_result(&loader->findings, err);
 }
 
@@ -374,6 +377,10 @@ int er_config_exit_code(const struct er_error *err)
         return ER_CODE_OSERR;
     case -EIO:
         return ER_CODE_IOERR;
+    case -ENOTCONN:
+        return ER_CODE_UNAVAILABLE;
+    case -EPERM:
+        return ER_CODE_NOPERM;
     default:
         return ER_CODE_CANTCREAT;
     }

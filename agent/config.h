@@ -191,8 +191,9 @@ int er_config_set_node_id(struct er_config *config, const char *id, struct er_er
 bool er_config_json_log(const struct er_config *config);
 
 /*
- * --check: are the folders writable, the working directory and the program there? Starts and
- * creates nothing. 0: prints "ok"; else all findings, one a line, in `err`.
+ * --check: are the folders writable, the working directory and the program there, the store
+ * reachable? Starts and creates nothing. 0: prints what a start would find here, and "ok"; else all
+ * findings, one a line, in `err`.
  */
 int er_config_check(const struct er_config *config, char **environ_, struct er_error *err);
 

@@ -8,10 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/check_host.h"
 #include "agent/startkind.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+
+enum { OUTPUT_MAX = 64 << 10 };
 
 /* Values that are known only when a worker starts cannot be looked at before. */
 static bool is_settled(const struct er_config *config, const char *text)
@@ -134,26 +137,41 @@ int er_config_check_start(const struct er_config *config, struct er_error *err)
     return 0;
 }
 
-int er_config_check(const struct er_config *config, char **environ_, struct er_error *err)
+void er_config_check_into(const struct er_config *config, char **environ_,
+                          struct er_findings *findings)
 {
-    struct er_findings findings;
     struct er_error resume = ER_ERROR_INIT;
-    int rc;
 
-    er_findings_init(&findings);
     if (is_settled(config, config->workdir)) {
         if (!has_workdir(config))
-            er_findings_add(&findings, ER_E_CONFIG, "workdir: no folder '%s'", config->workdir);
+            er_findings_add(findings, ER_E_CONFIG, "workdir: no folder '%s'", config->workdir);
         else
-            check_program(config, environ_, &findings);
+            check_program(config, environ_, findings);
     }
     if (er_startkind_check(config, &resume))
-        er_findings_add(&findings, ER_E_CONFIG, "%s", resume.text);
-    check_folder(&findings, "log.dir", config->log.dir);
-    check_folder(&findings, "checkpoint.dir", config->checkpoint.dir);
+        er_findings_add(findings, ER_E_CONFIG, "%s", resume.text);
+    check_folder(findings, "log.dir", config->log.dir);
+    check_folder(findings, "checkpoint.dir", config->checkpoint.dir);
+    er_check_host(config, findings);
+}
+
+int er_config_check(const struct er_config *config, char **environ_, struct er_error *err)
+{
+    ER_CLEANUP(er_buf_done) struct er_buf out;
+    struct er_findings findings;
+    int rc;
+
+    er_buf_init(&out, OUTPUT_MAX);
+    er_findings_init(&findings);
+    er_config_check_into(config, environ_, &findings);
     rc = er_findings_result(&findings, err);
     er_findings_done(&findings);
+    if (rc)
+        return rc;
+    rc = er_check_facts(config, &out);
     if (!rc)
-        rc = er_write_all(1, "ok\n", 3);
-    return rc;
+        rc = er_buf_add_str(&out, "ok\n");
+    if (!rc)
+        rc = er_write_all(1, out.data, out.len);
+    return rc ? er_error_set(err, rc, "write to stdout: %s", er_error_name(rc)) : 0;
 }

@@ -103,5 +103,9 @@ void er_loader_folders(struct er_loader *loader);
  * interpreter's, or names a module or a text (-m, -c). */
 const char *er_command_script(const struct er_strlist *command);
 
+/* agent/config_check.c: what --check finds, for a configuration that has been resolved. */
+void er_config_check_into(const struct er_config *config, char **environ_,
+                          struct er_findings *findings);
+
 /* agent/config_print.c: --print-config into a buffer; without comments when !origins. */
 int er_config_format(const struct er_config *config, bool origins, struct er_buf *out);

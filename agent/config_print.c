@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/secret.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/hash.h"
@@ -74,13 +75,40 @@ static int add_comment(const struct er_config *config, const struct er_key_info 
     return rc;
 }
 
+/* The spec's `env` with secrets masked; malloc'ed, NULL: out of memory. */
+static char *masked_env(const struct er_config *config, const struct er_key_info *key)
+{
+    const struct er_envlist *env = &config->env;
+    union er_value value = {.env = {.n = 0}};
+    struct er_buf text;
+    char *copy = NULL;
+    int rc = 0;
+
+    er_buf_init(&text, ER_VALUE_TEXT_MAX);
+    for (size_t i = 0; !rc && i < env->n; i++) {
+        bool secret = env->values[i] && er_secret_name(env->names[i], strlen(env->names[i]));
+
+        rc = er_envlist_put(&value.env, env->names[i], secret ? ER_SECRET_SHOWN : env->values[i]);
+    }
+    if (!rc && !er_value_format(key, &value, &text))
+        copy = strdup(er_buf_str(&text));
+    er_value_free(key, &value);
+    er_buf_done(&text);
+    return copy;
+}
+
 static int add_key(const struct er_config *config, const struct er_key_info *key, int depth,
                    bool origins, struct er_buf *out)
 {
-    const char *text = er_config_setting(config, key->path)->text;
+    ER_CLEANUP(er_cleanup_free)
+    char *masked = key->type == ER_KEY_ENV ? masked_env(config, key) : NULL;
+    const char *text = masked ? masked : er_config_setting(config, key->path)->text;
     const char *dot = strrchr(key->path, '.');
     size_t begin = out->len;
-    int rc = er_buf_printf(out, "%*s%s: ", depth * 2, "", dot ? dot + 1 : key->path);
+    int rc = key->type == ER_KEY_ENV && !masked ? -ENOMEM : 0;
+
+    if (!rc)
+        rc = er_buf_printf(out, "%*s%s: ", depth * 2, "", dot ? dot + 1 : key->path);
 
     if (!rc)
         rc = is_literal(config, key) ? add_literal(out, text) : er_buf_add_str(out, text);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "agent/env.h"
+#include "agent/secret.h"
 #include "agent/subst.h"
 #include "agent/value.h"
 #include "agent/yaml_text.h"
@@ -155,7 +156,7 @@ static const char *known_later(const char *name, size_t n)
 static int put_variable(const char *name, size_t n, const char *value, struct er_buf *out)
 {
     ER_CLEANUP(er_cleanup_free) char *copy = strndup(name, n);
-    const char *shown = known_later(name, n);
+    const char *shown = er_secret_name(name, n) ? ER_SECRET_SHOWN : known_later(name, n);
     int rc = copy ? er_buf_add_str(out, "    ") : -ENOMEM;
 
     if (!rc)
