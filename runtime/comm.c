@@ -130,6 +130,10 @@ static int configure(struct er_comm *comm, const struct er_comm_opts *opts, stru
     comm->open_timeout_us = opts->open_timeout_us ? opts->open_timeout_us : ER_COMM_OPEN_DEFAULT_US;
     comm->op_timeout_us = opts->op_timeout_us ? opts->op_timeout_us : ER_COMM_OP_DEFAULT_US;
     comm->pace_bytes_per_s = opts->pace_bytes_per_s;
+    comm->abort_timeout_us =
+        opts->abort_timeout_us ? opts->abort_timeout_us : ER_COMM_ABORT_DEFAULT_US;
+    comm->device = opts->device;
+    comm->shrink_from = opts->shrink_from;
     return resolve_transport(opts, comm->one_host, comm->host, &comm->transport, err);
 }
 
@@ -146,6 +150,14 @@ static int allocate(struct er_comm *comm, struct er_error *err)
     return 0;
 }
 
+static const struct er_comm_ops *choose_backend(const struct er_comm *comm,
+                                                enum er_comm_backend wanted)
+{
+    if (wanted == ER_COMM_NCCL)
+        return &er_comm_nccl_ops;
+    return comm->size == 1 && wanted != ER_COMM_HOST ? &er_comm_self_ops : &er_comm_host_ops;
+}
+
 ER_CLEANUP_FOR(er_comm_abort, struct er_comm)
 
 int er_comm_open(struct er_comm **ret, struct er_ctx *ctx, const struct er_comm_opts *opts,
@@ -153,7 +165,6 @@ int er_comm_open(struct er_comm **ret, struct er_ctx *ctx, const struct er_comm_
 {
     static const struct er_comm_opts defaults;
     ER_CLEANUP(er_comm_abort_cleanup) struct er_comm *comm = calloc(1, sizeof(*comm));
-    bool self;
     int rc;
 
     if (!comm)
@@ -165,10 +176,8 @@ int er_comm_open(struct er_comm **ret, struct er_ctx *ctx, const struct er_comm_
     rc = allocate(comm, err);
     if (rc < 0)
         return rc;
-    self = comm->size == 1 && (!opts || opts->backend != ER_COMM_HOST);
-    snprintf(comm->describe, sizeof(comm->describe), "%s %d ranks", self ? "self" : "host",
-             comm->size);
-    comm->ops = self ? &er_comm_self_ops : &er_comm_host_ops;
+    comm->ops = choose_backend(comm, opts ? opts->backend : ER_COMM_AUTO);
+    snprintf(comm->describe, sizeof(comm->describe), "%s %d ranks", comm->ops->name, comm->size);
     rc = comm->ops->open(comm, err);
     if (rc < 0)
         return er_error_wrap(err, rc, "communicator '%s'", comm->name);
@@ -192,7 +201,30 @@ void er_comm_abort(struct er_comm *comm)
     errno = saved;
 }
 
-static int connect_for(struct er_comm *comm, uint64_t wait_us, struct er_error *err)
+void er_comm_abort_all(struct er_comm *const *comms, size_t n)
+{
+    struct er_comm *together[ER_COMMS_TOGETHER];
+    size_t together_n = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (comms[i] && comms[i]->ops->abort)
+            together[together_n++] = comms[i];
+        if (together_n > 0 && (together_n == ER_COMMS_TOGETHER || i + 1 == n)) {
+            together[0]->ops->abort(together, together_n);
+            together_n = 0;
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        er_comm_abort(comms[i]);
+}
+
+static void poll_backend(struct er_comm *comm)
+{
+    if (comm->ops->poll)
+        comm->ops->poll(comm);
+}
+
+int er_comm_connect(struct er_comm *comm, uint64_t wait_us, struct er_error *err)
 {
     struct er_error why = ER_ERROR_INIT;
     int rc = er_comm_check(comm, err);
@@ -212,7 +244,7 @@ int er_comm_status(struct er_comm *comm, struct er_error *err)
 {
     if (comm->ready)
         comm->ops->check(comm);
-    return connect_for(comm, 0, err);
+    return er_comm_connect(comm, 0, err);
 }
 
 int er_comm_wait_ready(struct er_comm *comm, struct er_error *err)
@@ -220,7 +252,7 @@ int er_comm_wait_ready(struct er_comm *comm, struct er_error *err)
     int rc;
 
     do {
-        rc = connect_for(comm, CONNECT_SLICE_US, err);
+        rc = er_comm_connect(comm, CONNECT_SLICE_US, err);
     } while (rc == ER_IN_PROGRESS);
     return rc;
 }
@@ -244,14 +276,17 @@ const char *er_comm_describe(const struct er_comm *comm)
  * that is the last that is written of it. */
 static int check_room(struct er_comm *comm, struct er_error *err)
 {
-    uint64_t finished = atomic_load_explicit(&comm->finished, memory_order_acquire);
     const struct er_op *slot = er_comm_at(comm, comm->staged + 1);
-    int rc = connect_for(comm, 0, err);
+    int rc = er_comm_connect(comm, 0, err);
+    uint64_t finished;
 
     if (rc == ER_IN_PROGRESS)
         return er_error_set(err, -ENOTCONN, "communicator '%s' is still connecting", comm->name);
     if (rc < 0)
         return rc;
+    if (comm->staged - atomic_load(&comm->finished) >= ER_COMM_OPS_MAX)
+        poll_backend(comm);
+    finished = atomic_load_explicit(&comm->finished, memory_order_acquire);
     if (comm->staged - finished >= ER_COMM_OPS_MAX ||
         (slot->number && atomic_load_explicit(&slot->state, memory_order_acquire) != ER_OP_DONE &&
          slot->number <= finished))
@@ -368,8 +403,23 @@ int er_group_end(struct er_comm *comm, struct er_error *err)
     return rc;
 }
 
+int er_comm_after(struct er_comm *comm, struct er_stream *stream, struct er_error *err)
+{
+    int rc = er_comm_check(comm, err);
+
+    return rc < 0 || !comm->ops->after ? rc : comm->ops->after(comm, stream, err);
+}
+
+int er_op_before(struct er_op *op, struct er_stream *stream, struct er_error *err)
+{
+    return op->comm->ops->before ? op->comm->ops->before(op, stream, err)
+                                 : er_op_wait(op, ER_FOREVER, err);
+}
+
 int er_op_test(struct er_op *op, struct er_error *err)
 {
+    if (atomic_load_explicit(&op->state, memory_order_acquire) != ER_OP_DONE)
+        poll_backend(op->comm);
     if (atomic_load_explicit(&op->state, memory_order_acquire) != ER_OP_DONE)
         return ER_IN_PROGRESS;
     if (op->rc)

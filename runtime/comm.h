@@ -1,7 +1,8 @@
 #pragma once
 /*
  * er_comm: a communicator over the ranks of one generation that is never stuck. Backends: `self`
- * (world of one) and `host` (shared memory within a host, TCP between hosts).
+ * (world of one), `host` (shared memory within a host, TCP between hosts) and `nccl` (arrays in GPU
+ * memory; what it does differently is said at the end).
  *
  * - The thread that opened a communicator owns it; only er_comm_abort() of that thread ends it.
  * - Operations are asynchronous and run in the order in which they were started, beside the caller,
@@ -13,6 +14,7 @@
  * - A peer's death (its socket closes), a deadline, or the agent's STOP notice fails everything
  * outstanding with a text that names peer and operation. After a failure only abort is useful.
  */
+#include "runtime/device.h"
 #include "runtime/elastic.h"
 
 #ifdef __cplusplus
@@ -21,7 +23,7 @@ extern "C" {
 
 #define ER_IN_PROGRESS 1
 
-enum er_comm_backend { ER_COMM_AUTO, ER_COMM_SELF, ER_COMM_HOST };
+enum er_comm_backend { ER_COMM_AUTO, ER_COMM_SELF, ER_COMM_HOST, ER_COMM_NCCL };
 enum er_comm_transport { ER_TRANSPORT_AUTO, ER_TRANSPORT_SHM, ER_TRANSPORT_TCP };
 enum er_dtype { ER_F32, ER_F64, ER_I32, ER_I64, ER_U8, ER_F16, ER_BF16, ER_DTYPE_COUNT };
 enum er_reduce { ER_SUM, ER_MIN, ER_MAX, ER_AVG, ER_REDUCE_COUNT };
@@ -47,6 +49,14 @@ struct er_comm_opts {
                                peers connect to; NULL: ELASTIC_COMM_INTERFACE, else all */
     const char *host; /* what ranks of one host have in common; NULL: ELASTIC_COMM_HOST, else the
                          boot and the network namespace */
+    struct er_device *device;    /* nccl: whose memory the arrays are in; not owned, outlives it */
+    uint64_t abort_timeout_us;   /* nccl: an abort that takes longer ends the process with
+                                    ER_WORKER_EXIT_STUCK; 0: 10 s */
+    struct er_comm *shrink_from; /* nccl: this process's communicator of an earlier generation, not
+                                    yet aborted. When all ranks give one of the same generation,
+                                    the new one is made from it (ncclCommShrink), else afresh; in
+                                    any case abort it once this one is ready or has failed. NULL:
+                                    afresh */
 };
 
 /* Begins to connect and returns at once; poll er_comm_status() or er_comm_wait_ready(). `opts` may
@@ -62,6 +72,9 @@ ER_API const char *er_comm_describe(const struct er_comm *comm); /* "host/shm 2 
 /* Local, bounded; everything outstanding fails with ER_E_ABORTED; frees the communicator. NULL is
  * fine. */
 ER_API void er_comm_abort(struct er_comm *comm);
+/* All of them; those on a GPU together, as NCCL wants it when several have unfinished operations.
+ */
+ER_API void er_comm_abort_all(struct er_comm *const *comms, size_t n);
 
 /*
  * Starting an operation fails, and starts nothing, with: -ENOTCONN (still connecting), -EAGAIN
@@ -151,6 +164,26 @@ struct er_vote {
     uint64_t user[2];    /* max, for the caller */
 };
 ER_API int er_vote(struct er_comm *comm, struct er_vote *inout, struct er_error *err);
+
+/*
+ * With a device. Backend `nccl`: arrays lie in device or pinned memory, and operations run on a
+ * stream of the communicator's, of high priority.
+ * - er_comm_after(): operations begun from now on begin on the device after the work that was
+ * issued on `stream` so far (the kernels that fill the array).
+ * - er_op_before(): work issued on `stream` from now on begins after the operation (the kernels
+ * that use the result). The host does not wait: whether the operation *succeeded* only its test or
+ * wait can say, since an abort lets the stream go on with an array of undefined content. On other
+ * backends the first does nothing and the second waits.
+ *
+ * What differs from the host backend: sums are made in NCCL's order (the same on all ranks;
+ * repeatable with NCCL_ALGO and NCCL_PROTO fixed; integers are exact). No thread carries operations
+ * on: completion is found by er_op_test(), er_op_wait() and whatever else is called. Barrier and
+ * vote run on a host communicator beside it, as does an agreement on each operation, which finds
+ * mismatches, dead peers and deadlines. After a failure the device may still work on the arrays:
+ * they are free only after er_comm_abort(). Leave a communicator only after a vote or a barrier.
+ */
+ER_API int er_comm_after(struct er_comm *comm, struct er_stream *stream, struct er_error *err);
+ER_API int er_op_before(struct er_op *op, struct er_stream *stream, struct er_error *err);
 
 ER_API size_t er_dtype_size(enum er_dtype dtype);
 ER_API const char *er_dtype_name(enum er_dtype dtype);

@@ -323,9 +323,12 @@ int er_vote(struct er_comm *comm, struct er_vote *inout, struct er_error *err)
                                 .in = inout,
                                 .out = comm->votes};
     struct er_error why = ER_ERROR_INIT;
-    uint64_t unfinished =
-        comm->staged - atomic_load_explicit(&comm->finished, memory_order_acquire);
+    uint64_t unfinished;
     int rc;
+
+    if (comm->ops->poll)
+        comm->ops->poll(comm);
+    unfinished = comm->staged - atomic_load_explicit(&comm->finished, memory_order_acquire);
 
     if (unfinished || comm->grouping)
         return er_error_set(err, -EBUSY,

@@ -108,9 +108,9 @@ static void begin_unit(struct host *h)
         else
             h->collectives = desc->seq;
     }
-    if (h->comm->page)
-        atomic_store_explicit(&h->comm->page->from_worker.collective, h->unit[0]->number,
-                              memory_order_relaxed);
+    if (h->comm->page && h->unit[0]->number > h->comm->hidden)
+        atomic_store_explicit(&h->comm->page->from_worker.collective,
+                              h->unit[0]->number - h->comm->hidden, memory_order_relaxed);
     h->ops->begin(h->transport, h->unit, h->unit_n);
     h->moved_us = er_now_us();
     h->said_waiting = false;
@@ -395,6 +395,57 @@ static void check_host(struct er_comm *comm)
         ring_bell(h);
 }
 
+/* Whoever holds the engine, now or in a moment, finds the wish. */
+static void fail_host(struct er_comm *comm, int code, const struct er_error *why)
+{
+    struct host *h = comm->impl;
+
+    if (atomic_load(&h->asked) || !comm->ready)
+        return;
+    h->ask = *why;
+    atomic_store(&h->asked, code);
+    check_host(comm);
+}
+
+static int look_host(struct er_comm *comm, bool *ret_left, struct er_error *err)
+{
+    struct host *h = comm->impl;
+    int rc = er_comm_check(comm, err);
+
+    *ret_left = false;
+    if (rc || er_comm_next(comm) || !take_engine(h))
+        return rc;
+    er_mesh_watch(h->mesh);
+    if (!er_comm_next(comm))
+        rc = er_host_judge_idle(h, err);
+    *ret_left = rc < 0;
+    for (int i = 0; i < comm->size; i++)
+        if (er_mesh_peer(h->mesh, i)->life != ER_MESH_ALIVE &&
+            er_mesh_peer(h->mesh, i)->life != ER_MESH_LEFT)
+            *ret_left = false;
+    release_engine(h);
+    if (er_comm_next(comm))
+        ring_bell(h);
+    return rc;
+}
+
+static void say_waiting_host(struct er_comm *comm, uint64_t first, uint32_t n)
+{
+    struct host *h = comm->impl;
+
+    if (!take_engine(h))
+        return;
+    er_host_say_waiting(h, first, n);
+    release_engine(h);
+    if (er_comm_next(comm))
+        ring_bell(h);
+}
+
+static int find_silent_host(struct er_comm *comm, uint64_t first, uint32_t n)
+{
+    return er_host_find_silent(comm->impl, first, n);
+}
+
 static void close_host(struct er_comm *comm)
 {
     struct host *h = comm->impl;
@@ -425,4 +476,8 @@ const struct er_comm_ops er_comm_host_ops = {
     .wait = wait_host,
     .check = check_host,
     .close = close_host,
+    .fail = fail_host,
+    .look = look_host,
+    .say_waiting = say_waiting_host,
+    .find_silent = find_silent_host,
 };

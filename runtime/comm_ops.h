@@ -10,13 +10,16 @@
 #include "base/page.h"
 #include "runtime/comm.h"
 
-#define ER_COMM_NAME_MAX        64
-#define ER_COMM_DESCRIBE_MAX    64
-#define ER_COMM_OP_TEXT_MAX     96
-#define ER_COMM_RANKS_MAX       1024
-#define ER_COMM_ADDRESS_MAX     64
-#define ER_COMM_OPEN_DEFAULT_US 60000000ull
-#define ER_COMM_OP_DEFAULT_US   300000000ull
+#define ER_COMM_NAME_MAX         64
+#define ER_COMM_DESCRIBE_MAX     64
+#define ER_COMM_OP_TEXT_MAX      96
+#define ER_COMM_RANKS_MAX        1024
+#define ER_COMM_ADDRESS_MAX      64
+#define ER_COMM_OPEN_DEFAULT_US  60000000ull
+#define ER_COMM_OP_DEFAULT_US    300000000ull
+#define ER_COMM_ABORT_DEFAULT_US 10000000ull
+#define ER_COMMS_TOGETHER        64 /* aborted in one group; more than a process has */
+#define ER_COMM_OPENING_OPS      2 /* collectives of a companion before the first of its principal */
 
 /* X(ENUM, "text") */
 #define ER_OP_KINDS(X)                                                                             \
@@ -77,6 +80,10 @@ struct er_comm {
     char address[ER_COMM_ADDRESS_MAX];    /* "" : automatic */
     char interfaces[ER_COMM_ADDRESS_MAX]; /* likewise */
     char host[ER_COMM_ADDRESS_MAX];       /* likewise */
+    uint64_t hidden;             /* operations before the first that is counted in the page */
+    struct er_device *device;    /* not owned; may be NULL */
+    struct er_comm *shrink_from; /* likewise, while opening */
+    uint64_t abort_timeout_us;
     char describe[ER_COMM_DESCRIBE_MAX];
     /* the owner's */
     bool grouping;
@@ -109,9 +116,29 @@ struct er_comm_ops {
     void (*check)(struct er_comm *comm);
     /* Abort, give everything back. Bounded. */
     void (*close)(struct er_comm *comm);
+    /* The rest may be NULL. */
+    /* Find out what has been finished; for backends without a thread of their own. */
+    void (*poll)(struct er_comm *comm);
+    /* Make it the failure of the communicator and tell the peers why. */
+    void (*fail)(struct er_comm *comm, int code, const struct er_error *why);
+    /* What has become of the peers of a communicator without unfinished operations: 0, or why it
+     * would fail (it does not). `*ret_left`: nobody died, some have left. */
+    int (*look)(struct er_comm *comm, bool *ret_left, struct er_error *err);
+    /* A companion's batch (from ring number `first`, `n` operations) is done here, but not what it
+     * stands for: tell all peers that this rank waits in it. */
+    void (*say_waiting)(struct er_comm *comm, uint64_t first, uint32_t n);
+    /* A peer that has not said so, else the first that matters. */
+    int (*find_silent)(struct er_comm *comm, uint64_t first, uint32_t n);
+    int (*after)(struct er_comm *comm, struct er_stream *stream, struct er_error *err);
+    int (*before)(struct er_op *op, struct er_stream *stream, struct er_error *err);
+    /* First part of close(), for several of this backend at once. */
+    void (*abort)(struct er_comm *const *comms, size_t n);
 };
 
-extern const struct er_comm_ops er_comm_self_ops, er_comm_host_ops;
+extern const struct er_comm_ops er_comm_self_ops, er_comm_host_ops, er_comm_nccl_ops;
+
+/* Carry opening on for at most `wait_us`: 0 ready, ER_IN_PROGRESS, negative failed. */
+int er_comm_connect(struct er_comm *comm, uint64_t wait_us, struct er_error *err);
 
 /* The first of the next batch to carry out, or NULL. Its others follow in the ring: er_comm_at().
  */
@@ -145,6 +172,12 @@ int er_op_agree(const struct er_op_desc *mine, int my_rank, const struct er_op_d
 /* Unconditionally that error. */
 int er_op_differ(const struct er_op_desc *mine, int my_rank, const struct er_op_desc *theirs,
                  int their_rank, struct er_error *err);
+
+/*
+ * An operation of a communicator, as its companion carries it: nothing but the descriptor travels
+ * (a vote and a barrier are themselves), and texts name the original.
+ */
+struct er_op_desc er_op_shadow(const struct er_op_desc *desc);
 
 /* Bytes of the array, or of one rank's block of even blocks. */
 size_t er_op_bytes(const struct er_op_desc *desc);

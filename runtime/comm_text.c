@@ -52,8 +52,51 @@ static void append(char ret[ER_COMM_OP_TEXT_MAX], int *at, const char *fmt, cons
         *at += snprintf(ret + *at, (size_t)(ER_COMM_OP_TEXT_MAX - *at), fmt, a, n);
 }
 
-const char *er_op_text(const struct er_op_desc *desc, char ret[ER_COMM_OP_TEXT_MAX])
+/*
+ * A shadow's fields: `reduce` has the original's reduction, its kind + 1 from bit 8 and counts from
+ * bit 16; `dtype` more of the counts from bit 8; `counts` its number of elements.
+ */
+enum { KIND_SHIFT = 8, COUNTS_SHIFT = 16, LOW_BITS = 0xff };
+
+struct er_op_desc er_op_shadow(const struct er_op_desc *desc)
 {
+    struct er_op_desc shadow = *desc;
+    uint32_t kind = er_op_is_pair(desc) ? ER_OP_SEND : desc->kind; /* both ends say the same */
+
+    shadow.reduce =
+        desc->reduce | (kind + 1) << KIND_SHIFT | (uint32_t)(desc->counts & 0xffff) << COUNTS_SHIFT;
+    if (desc->kind == ER_OP_BARRIER || desc->kind == ER_OP_VOTE)
+        return shadow;
+    shadow.kind = er_op_is_pair(desc) ? desc->kind : ER_OP_BARRIER;
+    shadow.dtype = desc->dtype | (uint32_t)(desc->counts >> 16) << KIND_SHIFT;
+    shadow.counts = desc->n;
+    shadow.n = 0;
+    return shadow;
+}
+
+static struct er_op_desc original(const struct er_op_desc *desc)
+{
+    struct er_op_desc o = *desc;
+    uint32_t kind = desc->reduce >> KIND_SHIFT & LOW_BITS;
+
+    if (kind == 0)
+        return o;
+    if (!er_op_is_pair(desc))
+        o.kind = kind - 1;
+    if (!er_op_is_pair(&o))
+        o.seq -= ER_COMM_OPENING_OPS;
+    o.reduce = desc->reduce & LOW_BITS;
+    if (desc->kind == o.kind && !er_op_is_pair(&o))
+        return o;
+    o.dtype = desc->dtype & LOW_BITS;
+    o.n = desc->counts;
+    o.counts = desc->reduce >> COUNTS_SHIFT;
+    return o;
+}
+
+const char *er_op_text(const struct er_op_desc *told, char ret[ER_COMM_OP_TEXT_MAX])
+{
+    const struct er_op_desc o = original(told), *desc = &o;
     unsigned show = desc->kind < ER_OP_KIND_COUNT ? shown[desc->kind] : 0;
     int at = 0;
 

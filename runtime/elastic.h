@@ -38,6 +38,8 @@ struct er_world {
  * mend. */
 enum er_worker_exit {
     ER_WORKER_EXIT_CHECKPOINTS = 74, /* checkpoints failed too often: the job ends, run it again */
+    ER_WORKER_EXIT_DEVICE_LOST = 85, /* the GPU's context is gone (runtime/device.h) */
+    ER_WORKER_EXIT_STUCK = 86,       /* aborting a GPU communicator did not end in time */
     ER_WORKER_EXIT_FATAL = 93 /* restarting cannot help (restart.fatal_exit_codes' default) */
 };
 

@@ -29,6 +29,9 @@ struct host {
     uint64_t moved_us; /* last progress */
     bool said_waiting; /* since then */
     const char *told;  /* the peer's words, when the failure came from a peer */
+    /* the owner's, until `asked` is set */
+    struct er_error ask;
+    _Atomic int asked; /* its code: the owner wants the communicator to fail so */
 };
 
 /* The agent says that this generation is over. */
@@ -37,3 +40,6 @@ bool er_host_told_to_stop(const struct er_comm *comm);
 int er_host_judge(struct host *h, struct er_error *err);
 /* The same without an operation. */
 int er_host_judge_idle(struct host *h, struct er_error *err);
+/* Of a companion (comm_ops.h): the caller holds the engine. */
+void er_host_say_waiting(struct host *h, uint64_t first, uint32_t n);
+int er_host_find_silent(const struct host *h, uint64_t first, uint32_t n);

@@ -195,8 +195,10 @@ int er_host_judge(struct host *h, struct er_error *err)
 {
     uint64_t now = er_now_us();
     char text[ER_COMM_OP_TEXT_MAX];
-    int rc, teller = find_told(h);
+    int rc = atomic_load(&h->asked), teller = find_told(h);
 
+    if (rc)
+        return er_error_set(err, rc, "%s", h->ask.text);
     er_op_text(&h->unit[0]->desc, text);
     if (teller >= 0)
         return er_error_set(err, er_mesh_peer(h->mesh, teller)->in.code,
@@ -214,8 +216,10 @@ int er_host_judge(struct host *h, struct er_error *err)
 
 int er_host_judge_idle(struct host *h, struct er_error *err)
 {
-    int teller = find_told(h);
+    int rc = atomic_load(&h->asked), teller = find_told(h);
 
+    if (rc)
+        return er_error_set(err, rc, "%s", h->ask.text);
     if (teller >= 0)
         return er_error_set(err, er_mesh_peer(h->mesh, teller)->in.code, "%s (told by rank %d)",
                             h->told, teller);
@@ -227,4 +231,47 @@ int er_host_judge_idle(struct host *h, struct er_error *err)
                                 life == ER_MESH_LEFT ? "left" : "closed its connection");
     }
     return 0;
+}
+
+/* ---- a companion: what its operations stand for is not done ---- */
+
+/* What of the batch has to do with a peer: a message to or from it, else the first. */
+static const struct er_op_desc *part_of(const struct host *h, uint64_t first, uint32_t n, int peer)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct er_op_desc *desc = &er_comm_at(h->comm, first + i)->desc;
+
+        if (er_op_is_pair(desc) && desc->root == (uint32_t)peer)
+            return desc;
+    }
+    return &er_comm_at(h->comm, first)->desc;
+}
+
+void er_host_say_waiting(struct host *h, uint64_t first, uint32_t n)
+{
+    for (int i = 0; i < h->comm->size; i++) {
+        const struct er_op_desc *desc = part_of(h, first, n, i);
+        struct er_mesh_waiting waiting = {.desc = *desc,
+                                          .collectives = er_op_is_pair(desc) ? 0 : desc->seq,
+                                          .sent = h->sent[i],
+                                          .received = h->received[i]};
+
+        if (er_op_is_pair(desc) && desc->root == (uint32_t)i)
+            *(desc->kind == ER_OP_SEND ? &waiting.send : &waiting.recv) = desc->seq;
+        if (i != h->comm->rank)
+            er_mesh_say_waiting(h->mesh, i, &waiting);
+    }
+}
+
+int er_host_find_silent(const struct host *h, uint64_t first, uint32_t n)
+{
+    const struct er_op_desc *mine = &er_comm_at(h->comm, first)->desc;
+    int other = h->comm->rank == 0 && h->comm->size > 1 ? 1 : 0;
+
+    if (er_op_is_pair(mine))
+        return (int)mine->root;
+    for (int i = 0; i < h->comm->size; i++)
+        if (i != h->comm->rank && er_mesh_peer(h->mesh, i)->waiting.collectives != mine->seq)
+            return i;
+    return other;
 }

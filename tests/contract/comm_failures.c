@@ -309,6 +309,7 @@ static void connect_until_notice(struct rank *r)
             rank_pause_us(1000);
         return;
     }
+    opts = rank_opts(r, &opts);
     RANK_OK(er_comm_open(&comm, r->ctx, &opts, &err), err);
     RANK_REQUIRE(er_comm_status(comm, &err) == ER_IN_PROGRESS);
     atomic_fetch_add(&shared->ready_n, 1);
@@ -343,6 +344,7 @@ static void abort_everywhere(struct rank *r)
     struct er_op *op = NULL;
     static float x[100000];
 
+    lonely = rank_opts(r, &lonely);
     /* opened, nobody there; then somewhat further */
     for (int i = 0; i < 2 && r->rank == 0; i++) {
         RANK_OK(er_comm_open(&comm, r->ctx, &lonely, &err), err);

@@ -31,6 +31,7 @@ static void wait_for_missing(struct rank *r)
 
     if (r->rank == 1)
         return;
+    opts = rank_opts(r, &opts);
     RANK_OK(er_comm_open(&comm, r->ctx, &opts, &err), err);
     rc = er_comm_wait_ready(comm, &err);
     if (rc != -ETIMEDOUT || !strstr(err.text, "rank 1 is not connected"))
@@ -183,16 +184,23 @@ static int greet(struct er_comm *comm, const struct er_host_record *rec, const v
     return -1;
 }
 
+/* A communicator on a GPU listens with its companion. */
+static const char *door_name(void)
+{
+    return rank_on_gpu() ? "world.nccl" : "world";
+}
+
 static void receive_strangers(struct rank *r, struct er_comm *comm)
 {
     struct er_error err = ER_ERROR_INIT;
     struct er_host_record rec;
     struct er_wire_hello good, hello;
-    char text[ER_HOST_RECORD_MAX];
+    char text[ER_HOST_RECORD_MAX], key[64];
     size_t n = 0;
     int silent[40];
 
-    RANK_OK(er_kv_get(r->ctx, "comm/world/0", text, sizeof(text), &n, 0, &err), err);
+    snprintf(key, sizeof(key), "comm/%s/0", door_name());
+    RANK_OK(er_kv_get(r->ctx, key, text, sizeof(text), &n, 0, &err), err);
     RANK_OK(er_host_record_parse(&rec, text, n, &err), err);
     good = (struct er_wire_hello){.magic = ER_WIRE_MAGIC,
                                   .version = ER_WIRE_VERSION,
@@ -200,7 +208,7 @@ static void receive_strangers(struct rank *r, struct er_comm *comm)
                                   .size = 2,
                                   .transport = r->transport,
                                   .generation = 1,
-                                  .name_hash = hash_name("world")};
+                                  .name_hash = hash_name(door_name())};
     memcpy(good.secret, rec.secret, sizeof(good.secret));
     hello = good;
     hello.secret[3] ^= 1;
@@ -236,6 +244,7 @@ static void open_door(struct rank *r)
     struct er_comm *comm = NULL;
 
     if (r->rank == 0) {
+        opts = rank_opts(r, &opts);
         RANK_OK(er_comm_open(&comm, r->ctx, &opts, &err), err);
         receive_strangers(r, comm);
     } else {

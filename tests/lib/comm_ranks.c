@@ -1,5 +1,6 @@
 #include "tests/lib/comm_ranks.h"
 
+#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ pid_t fork_rank(struct er_fake_world *world, const struct ranks *ranks, int rank
         r.ctx = er_fake_ctx(world, rank, ranks->size_n, ranks->nodes_apart ? ranks->size_n : 1,
                             GENERATION);
         fn(&r);
+        er_device_close(r.device);
         er_close(r.ctx);
         exit(0);
     }
@@ -52,14 +54,42 @@ void run_both(int size_n, rank_fn fn)
     run_ranks(&(struct ranks){.size_n = size_n, .transport_of = ER_TRANSPORT_TCP}, fn);
 }
 
-struct er_comm *rank_open(struct rank *r, const struct er_comm_opts *opts)
+bool rank_on_gpu(void)
+{
+    const char *wanted = getenv("ER_TEST_BACKEND");
+
+    return wanted && strcmp(wanted, "nccl") == 0;
+}
+
+struct er_device *rank_device(struct rank *r)
+{
+    struct er_device_opts opts = {.kind = ER_DEVICE_CUDA, .index = r->rank % 64};
+    struct er_error err = ER_ERROR_INIT;
+
+    if (!r->device)
+        RANK_OK(er_device_open(&r->device, &opts, &err), err);
+    return r->device;
+}
+
+struct er_comm_opts rank_opts(struct rank *r, const struct er_comm_opts *opts)
 {
     struct er_comm_opts mine = opts ? *opts : (struct er_comm_opts){0};
-    struct er_error err = ER_ERROR_INIT;
-    struct er_comm *comm = NULL;
 
     if (mine.transport == ER_TRANSPORT_AUTO)
         mine.transport = r->transport;
+    if (rank_on_gpu() && mine.backend == ER_COMM_AUTO) {
+        mine.backend = ER_COMM_NCCL;
+        mine.device = rank_device(r);
+    }
+    return mine;
+}
+
+struct er_comm *rank_open(struct rank *r, const struct er_comm_opts *opts)
+{
+    struct er_comm_opts mine = rank_opts(r, opts);
+    struct er_error err = ER_ERROR_INIT;
+    struct er_comm *comm = NULL;
+
     if (!mine.open_timeout_us)
         mine.open_timeout_us = RANK_WAIT_US;
     RANK_OK(er_comm_open(&comm, r->ctx, &mine, &err), err);

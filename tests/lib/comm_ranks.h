@@ -19,6 +19,7 @@ struct rank {
     enum er_comm_transport transport; /* for communicators that do not say */
     struct er_ctx *ctx;
     struct er_fake_world *world;
+    struct er_device *device; /* NULL until it is asked for */
 };
 
 struct ranks {
@@ -36,6 +37,12 @@ void run_both(int size_n, rank_fn fn);
 /* One rank as a child, which exits with 0 when `fn` returns. */
 pid_t fork_rank(struct er_fake_world *world, const struct ranks *ranks, int rank, rank_fn fn);
 
+/* The suite runs on backend nccl (ER_TEST_BACKEND), for communicators that do not say which. */
+bool rank_on_gpu(void);
+/* The rank's GPU, opened when first asked for; closed when the rank ends. */
+struct er_device *rank_device(struct rank *r);
+/* Those options, for this rank's transport and the suite's backend. `opts` may be NULL. */
+struct er_comm_opts rank_opts(struct rank *r, const struct er_comm_opts *opts);
 /* Opened and ready, or the rank fails. `opts` may be NULL. */
 struct er_comm *rank_open(struct rank *r, const struct er_comm_opts *opts);
 void rank_meet(struct rank *r, const char *name);
