@@ -175,12 +175,26 @@ static void rotation_keeps_lines_whole(void)
     case_end(&c);
 }
 
+struct file_size {
+    const char *path;
+    long long size;
+};
+
+static bool has_size(void *user)
+{
+    const struct file_size *file = user;
+    struct stat st;
+
+    return !stat(file->path, &st) && st.st_size == file->size;
+}
+
 /* A pipe that nobody reads: the workers go on, and what is lost is counted to the byte. */
 static void console_that_nobody_reads_blocks_nobody(void)
 {
     struct agent_case c = {0};
     char command[4 * ER_TEST_PATH_MAX], *text, *at;
     long long written = 20 * 1000 * 1000, dropped = 0, shown = 0;
+    struct file_size file;
     int fds[2];
 
     case_begin(&c);
@@ -191,14 +205,8 @@ static void console_that_nobody_reads_blocks_nobody(void)
              er_test_bin("elastic-run"), c.name, case_path(&c, "logs"), written, fds[1], fds[0]);
     er_test_start(&c.p, ARGS(SH(command)), NULL);
     close(fds[1]);
-    text = NULL;
-    for (int i = 0; i < 2000; i++) { /* the worker ends while nobody reads */
-        struct stat st;
-
-        if (!stat(case_path(&c, log_file(&c, "rank-0/stdout.log")), &st) && st.st_size == written)
-            break;
-        usleep(10000);
-    }
+    file = (struct file_size){case_path(&c, log_file(&c, "rank-0/stdout.log")), written};
+    er_tap_check(er_test_wait_until(has_size, &file, ER_TEST_DEADLINE_MS)); /* nobody reads */
     for (char buf[65536];;) {
         ssize_t n = read(fds[0], buf, sizeof(buf));
 
