@@ -174,6 +174,7 @@ static bool has_logs(const struct er_config *c)
 static int agent_open(struct er_agent *agent, char **environ_, struct er_error *err)
 {
     const struct er_config *c = agent->config;
+    const struct er_limits limits = {c->limits.memory, c->limits.cpus, c->limits.pids};
 
     er_spawn_lift_limits();
     if (er_loop_new(&agent->loop, err))
@@ -192,7 +193,8 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
                                                                          : ER_CODE_OSERR;
     if (agent->log_dir)
         (void)er_guard_knows_logs(agent->guard, agent->log_dir);
-    er_cgroup_init(&agent->cgroup);
+    if (er_cgroup_init(&agent->cgroup, &limits, err))
+        return ER_CODE_CONFIG;
     if (agent->cgroup.path[0] &&
         er_guard_owns_cgroup(agent->guard, agent->cgroup.path, agent->cgroup.leaf) < 0)
         er_log(ER_LOG_WARNING, "the guard cannot be told of the cgroup",

@@ -1,7 +1,9 @@
 #include "agent/cgroup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +20,19 @@
 #include "base/file.h"
 
 #define FILE_MAX_BYTES 400
+#define CPU_PERIOD_US  100000 /* the kernel's default */
 #define REMOVE_TRIES   500
 #define REMOVE_WAIT_NS (2 * 1000 * 1000)
 
-static int none_begin(struct er_cgroup *cgroup, int *ret_fd, struct er_error *err)
+/* Taken back by the guard at the end. */
+static const char *const GIVEN_ON[] = {"-memory", "-cpu", "-pids"};
+
+static int none_begin(struct er_cgroup *cgroup, struct er_error *err)
+{
+    return 0;
+}
+
+static int none_worker(struct er_cgroup *cgroup, int local_rank, int *ret_fd, struct er_error *err)
 {
     *ret_fd = -1;
     return 0;
@@ -29,20 +40,17 @@ static int none_begin(struct er_cgroup *cgroup, int *ret_fd, struct er_error *er
 
 static void none_act(struct er_cgroup *cgroup) {}
 
-static uint64_t none_oom(struct er_cgroup *cgroup)
+static uint64_t none_oom(struct er_cgroup *cgroup, int local_rank)
 {
     return 0;
 }
 
-static int v2_begin(struct er_cgroup *cgroup, int *ret_fd, struct er_error *err)
+static int open_folder(const char *path, int *ret_fd, struct er_error *err)
 {
-    if (mkdir(cgroup->path, 0755) < 0 && errno != EEXIST)
-        return er_error_errno(err, "make cgroup '%s'", cgroup->path);
-    cgroup->fd = open(cgroup->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (cgroup->fd < 0)
-        return er_error_errno(err, "open cgroup '%s'", cgroup->path);
-    *ret_fd = cgroup->fd;
-    return 0;
+    if (mkdir(path, 0755) < 0 && errno != EEXIST)
+        return er_error_errno(err, "make cgroup '%s'", path);
+    *ret_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return *ret_fd < 0 ? er_error_errno(err, "open cgroup '%s'", path) : 0;
 }
 
 static int write_file(const char *path, const char *file, const char *text)
@@ -53,6 +61,82 @@ static int write_file(const char *path, const char *file, const char *text)
     snprintf(name, sizeof(name), "%s/%s", path, file);
     fd = open(name, O_WRONLY | O_CLOEXEC);
     return fd < 0 ? -errno : er_write_all(fd, text, strlen(text));
+}
+
+static int put(const char *path, const char *file, const char *text, struct er_error *err)
+{
+    int rc = write_file(path, file, text);
+
+    return rc ? er_error_set(err, rc, "write '%s' to %s/%s: %s", text, path, file,
+                             er_error_name(rc))
+              : 0;
+}
+
+/* "+memory +pids": what the limits need; memory is always counted where it can be. */
+static const char *controllers(const struct er_limits *l, char ret[32])
+{
+    snprintf(ret, 32, "%s%s%s", l->memory_bytes != UINT64_MAX ? " +memory" : "",
+             l->cpus > 0 ? " +cpu" : "", l->pids != UINT32_MAX ? " +pids" : "");
+    return ret[0] ? ret + 1 : ret;
+}
+
+static int v2_begin(struct er_cgroup *cgroup, struct er_error *err)
+{
+    char wanted[32];
+    int rc = open_folder(cgroup->path, &cgroup->fd, err);
+
+    if (rc || !cgroup->limited)
+        return rc;
+    return put(cgroup->path, "cgroup.subtree_control", controllers(&cgroup->limits, wanted), err);
+}
+
+static void worker_path(const struct er_cgroup *cgroup, int local_rank, char ret[FILE_MAX_BYTES])
+{
+    if (cgroup->limited)
+        snprintf(ret, FILE_MAX_BYTES, "%s/w%d", cgroup->path, local_rank);
+    else
+        snprintf(ret, FILE_MAX_BYTES, "%s", cgroup->path);
+}
+
+/* A worker that is killed for memory goes as a whole: half of one helps nobody, and swap would only
+ * hide the limit. Source: cgroup-v2, "Memory Interface Files", "CPU Interface Files", "PID". */
+static int set_limits(const char *path, const struct er_limits *l, struct er_error *err)
+{
+    char text[64];
+    int rc = 0;
+
+    if (l->memory_bytes != UINT64_MAX) {
+        snprintf(text, sizeof(text), "%" PRIu64, l->memory_bytes);
+        rc = put(path, "memory.max", text, err);
+        if (!rc)
+            rc = put(path, "memory.oom.group", "1", err);
+        if (!rc)
+            (void)write_file(path, "memory.swap.max", "0"); /* a kernel without swap has no file */
+    }
+    if (!rc && l->cpus > 0) {
+        snprintf(text, sizeof(text), "%.0f %d", l->cpus * CPU_PERIOD_US, CPU_PERIOD_US);
+        rc = put(path, "cpu.max", text, err);
+    }
+    if (!rc && l->pids != UINT32_MAX) {
+        snprintf(text, sizeof(text), "%" PRIu32, l->pids);
+        rc = put(path, "pids.max", text, err);
+    }
+    return rc;
+}
+
+static int v2_worker(struct er_cgroup *cgroup, int local_rank, int *ret_fd, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    char path[FILE_MAX_BYTES];
+    int rc;
+
+    worker_path(cgroup, local_rank, path);
+    rc = open_folder(path, &fd, err);
+    if (!rc && cgroup->limited)
+        rc = set_limits(path, &cgroup->limits, err);
+    if (!rc)
+        *ret_fd = ER_TAKE_FD(fd);
+    return rc;
 }
 
 static void kill_path(const char *path)
@@ -66,14 +150,15 @@ static void v2_kill(struct er_cgroup *cgroup)
         kill_path(cgroup->path);
 }
 
-static uint64_t v2_oom(struct er_cgroup *cgroup)
+static uint64_t v2_oom(struct er_cgroup *cgroup, int local_rank)
 {
-    char file[FILE_MAX_BYTES];
+    char path[FILE_MAX_BYTES], file[FILE_MAX_BYTES + 16];
     struct er_buf text;
     const char *at;
     uint64_t n = 0;
 
-    snprintf(file, sizeof(file), "%s/memory.events", cgroup->path);
+    worker_path(cgroup, local_rank, path);
+    snprintf(file, sizeof(file), "%s/memory.events", path);
     er_buf_init(&text, 4096);
     if (er_file_read(file, &text, NULL) == 0) {
         at = strstr(er_buf_str(&text), "oom_kill ");
@@ -83,11 +168,26 @@ static uint64_t v2_oom(struct er_cgroup *cgroup)
     return n;
 }
 
+/* The workers' folders in a generation's. */
+static void remove_workers(const char *path)
+{
+    DIR *dir = opendir(path);
+
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        if (entry->d_type == DT_DIR && entry->d_name[0] == 'w')
+            (void)unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR);
+    }
+    if (dir)
+        closedir(dir);
+}
+
 /* Processes that were killed leave the cgroup a moment after they are reaped. */
 static void remove_path(const char *path)
 {
-    for (int i = 0; i < REMOVE_TRIES && rmdir(path) < 0 && errno == EBUSY; i++)
+    for (int i = 0; i < REMOVE_TRIES && rmdir(path) < 0 && errno == EBUSY; i++) {
+        remove_workers(path);
         nanosleep(&(struct timespec){.tv_nsec = REMOVE_WAIT_NS}, NULL);
+    }
 }
 
 /* One try: the loop does not wait. What stays is used by the next generation or removed by the
@@ -97,6 +197,8 @@ static void v2_end(struct er_cgroup *cgroup)
     if (cgroup->fd < 0)
         return;
     er_cleanup_fd(&cgroup->fd);
+    if (cgroup->limited)
+        remove_workers(cgroup->path);
     (void)rmdir(cgroup->path);
 }
 
@@ -106,10 +208,18 @@ void er_cgroup_destroy(const char *path)
     remove_path(path);
 }
 
-static const struct er_cgroup_ops NONE = {
-    .name = "none", .begin = none_begin, .kill = none_act, .oom_kills = none_oom, .end = none_act};
-static const struct er_cgroup_ops V2 = {
-    .name = "v2", .begin = v2_begin, .kill = v2_kill, .oom_kills = v2_oom, .end = v2_end};
+static const struct er_cgroup_ops NONE = {.name = "none",
+                                          .begin = none_begin,
+                                          .worker = none_worker,
+                                          .kill = none_act,
+                                          .oom_kills = none_oom,
+                                          .end = none_act};
+static const struct er_cgroup_ops V2 = {.name = "v2",
+                                        .begin = v2_begin,
+                                        .worker = v2_worker,
+                                        .kill = v2_kill,
+                                        .oom_kills = v2_oom,
+                                        .end = v2_end};
 
 static bool is_cgroup2(const char *path)
 {
@@ -147,15 +257,22 @@ static void own_path(const char *mount, char *ret_path, size_t cap)
     er_buf_done(&text);
 }
 
-static bool has_memory(const char *path, const char *file)
+/* Is the word among those of a file? */
+static bool has_word(const char *path, const char *file, const char *word)
 {
     char name[FILE_MAX_BYTES];
+    size_t n = strlen(word);
     struct er_buf text;
-    bool has;
+    bool has = false;
 
     snprintf(name, sizeof(name), "%s/%s", path, file);
     er_buf_init(&text, 4096);
-    has = er_file_read(name, &text, NULL) == 0 && strstr(er_buf_str(&text), "memory") != NULL;
+    if (er_file_read(name, &text, NULL) == 0) {
+        for (const char *at = er_buf_str(&text); !has && *at; at += strcspn(at, " \n")) {
+            at += strspn(at, " \n");
+            has = strncmp(at, word, n) == 0 && strchr(" \n", at[n]) != NULL;
+        }
+    }
     er_buf_done(&text);
     return has;
 }
@@ -171,19 +288,24 @@ static int move(const char *path, pid_t pid)
 /* A cgroup with processes of its own gives no controller to those below it, so guard and agent move
  * to a leaf; refused (back again) when somebody else lives there, too. Source: cgroup-v2,
  * "No Internal Process Constraint". */
-static void count_memory(struct er_cgroup *cgroup, const char *own)
+static bool give_on(struct er_cgroup *cgroup, const char *own, const char *wanted)
 {
-    if (has_memory(own, "cgroup.subtree_control") || !has_memory(own, "cgroup.controllers"))
-        return;
     snprintf(cgroup->leaf, sizeof(cgroup->leaf), "%s/elastic-run-%d-agent", own, (int)getpid());
     if (mkdir(cgroup->leaf, 0755) == 0 && move(cgroup->leaf, getppid()) == 0 &&
-        move(cgroup->leaf, getpid()) == 0 &&
-        write_file(own, "cgroup.subtree_control", "+memory") == 0)
-        return;
+        move(cgroup->leaf, getpid()) == 0 && write_file(own, "cgroup.subtree_control", wanted) == 0)
+        return true;
     (void)move(own, getppid());
     (void)move(own, getpid());
     (void)rmdir(cgroup->leaf);
     cgroup->leaf[0] = '\0';
+    return false;
+}
+
+static void count_memory(struct er_cgroup *cgroup, const char *own)
+{
+    if (!has_word(own, "cgroup.subtree_control", "memory") &&
+        has_word(own, "cgroup.controllers", "memory"))
+        (void)give_on(cgroup, own, "+memory");
 }
 
 void er_cgroup_leave(const char *leaf)
@@ -191,13 +313,19 @@ void er_cgroup_leave(const char *leaf)
     char own[FILE_MAX_BYTES];
 
     snprintf(own, sizeof(own), "%.*s", (int)(strrchr(leaf, '/') - leaf), leaf);
-    (void)write_file(own, "cgroup.subtree_control", "-memory");
+    for (size_t i = 0; i < ER_ARRAY_N(GIVEN_ON); i++)
+        (void)write_file(own, "cgroup.subtree_control", GIVEN_ON[i]);
     (void)move(own, getpid());
     remove_path(leaf);
 }
 
-/* Our own cgroup, when it is ours to divide; "" otherwise. */
-static void delegated_path(char *ret_own, size_t cap)
+static bool is_limited(const struct er_limits *l)
+{
+    return l->memory_bytes != UINT64_MAX || l->cpus > 0 || l->pids != UINT32_MAX;
+}
+
+/* Our own cgroup, when it is delegated; else false. */
+static bool find_own(char *ret_own, size_t cap)
 {
     const char *mount = is_cgroup2("/sys/fs/cgroup")           ? "/sys/fs/cgroup"
                         : is_cgroup2("/sys/fs/cgroup/unified") ? "/sys/fs/cgroup/unified"
@@ -206,27 +334,77 @@ static void delegated_path(char *ret_own, size_t cap)
     ret_own[0] = '\0';
     if (mount)
         own_path(mount, ret_own, cap);
-    if (ret_own[0] && !is_delegated(ret_own))
-        ret_own[0] = '\0';
+    return ret_own[0] && is_delegated(ret_own);
+}
+
+static int check_in(const char *own, bool delegated, const struct er_limits *l,
+                    struct er_error *err)
+{
+    const struct {
+        const char *key, *controller;
+        bool wanted;
+    } NEEDS[] = {{"memory", "memory", l->memory_bytes != UINT64_MAX},
+                 {"cpus", "cpu", l->cpus > 0},
+                 {"pids", "pids", l->pids != UINT32_MAX}};
+
+    for (size_t i = 0; i < ER_ARRAY_N(NEEDS); i++) {
+        if (!NEEDS[i].wanted)
+            continue;
+        if (!delegated)
+            return er_error_set(err, ER_E_CONFIG,
+                                "limits.%s: needs a delegated cgroup v2, and the agent is in none: "
+                                "start it in a systemd unit with Delegate=yes",
+                                NEEDS[i].key);
+        if (!has_word(own, "cgroup.controllers", NEEDS[i].controller))
+            return er_error_set(err, ER_E_CONFIG,
+                                "limits.%s: the controller '%s' is not delegated to %s (systemd: "
+                                "Delegate=%s)",
+                                NEEDS[i].key, NEEDS[i].controller, own, NEEDS[i].controller);
+    }
+    return 0;
+}
+
+int er_cgroup_check(const struct er_limits *limits, struct er_error *err)
+{
+    char own[256];
+    bool delegated = is_limited(limits) && find_own(own, sizeof(own));
+
+    return check_in(own, delegated, limits, err);
 }
 
 bool er_cgroup_is_delegated(void)
 {
     char own[256];
 
-    delegated_path(own, sizeof(own));
-    return own[0];
+    return find_own(own, sizeof(own));
 }
 
-void er_cgroup_init(struct er_cgroup *cgroup)
+void er_cgroup_at(struct er_cgroup *cgroup, const char *path, const struct er_limits *limits)
 {
-    char own[256];
+    *cgroup =
+        (struct er_cgroup){.ops = &V2, .fd = -1, .limits = *limits, .limited = is_limited(limits)};
+    snprintf(cgroup->path, sizeof(cgroup->path), "%s", path);
+}
+
+int er_cgroup_init(struct er_cgroup *cgroup, const struct er_limits *limits, struct er_error *err)
+{
+    char own[256], path[sizeof(cgroup->path)], wanted[32];
+    bool delegated = find_own(own, sizeof(own));
+    int rc = check_in(own, delegated, limits, err);
 
     *cgroup = (struct er_cgroup){.ops = &NONE, .fd = -1};
-    delegated_path(own, sizeof(own));
-    if (!own[0])
-        return;
-    cgroup->ops = &V2;
-    snprintf(cgroup->path, sizeof(cgroup->path), "%s/elastic-run-%d", own, (int)getpid());
-    count_memory(cgroup, own);
+    if (rc || !delegated)
+        return rc;
+    snprintf(path, sizeof(path), "%s/elastic-run-%d", own, (int)getpid());
+    er_cgroup_at(cgroup, path, limits);
+    if (!cgroup->limited) {
+        count_memory(cgroup, own);
+        return 0;
+    }
+    if (give_on(cgroup, own, controllers(limits, wanted)))
+        return 0;
+    return er_error_set(err, ER_E_CONFIG,
+                        "limits: %s gives no controllers on while others than elastic-run live in "
+                        "it: start it in a unit of its own",
+                        own);
 }

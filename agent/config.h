@@ -168,6 +168,12 @@ struct er_config {
         char *format; /* text | json | auto */
     } log;
 
+    struct {
+        uint64_t memory; /* bytes; UINT64_MAX: none */
+        double cpus;     /* 0: none */
+        uint32_t pids;   /* ER_NONE_U32: none */
+    } limits;            /* of each worker */
+
     void *origins; /* agent/config.c's own: where each value came from */
 };
 

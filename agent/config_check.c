@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/cgroup.h"
 #include "agent/check_host.h"
 #include "agent/startkind.h"
 #include "agent/subst.h"
@@ -122,11 +123,22 @@ static bool has_workdir(const struct er_config *config)
     return !stat(config->workdir, &st) && S_ISDIR(st.st_mode);
 }
 
+static int check_limits(const struct er_config *config, struct er_error *err)
+{
+    const struct er_limits limits = {config->limits.memory, config->limits.cpus,
+                                     config->limits.pids};
+
+    return er_cgroup_check(&limits, err);
+}
+
 int er_config_check_start(const struct er_config *config, struct er_error *err)
 {
     char full[4096];
     const char *script;
+    int rc = check_limits(config, err);
 
+    if (rc)
+        return rc;
     if (!is_settled(config, config->workdir))
         return 0;
     if (!has_workdir(config))
@@ -140,7 +152,7 @@ int er_config_check_start(const struct er_config *config, struct er_error *err)
 void er_config_check_into(const struct er_config *config, char **environ_,
                           struct er_findings *findings)
 {
-    struct er_error resume = ER_ERROR_INIT;
+    struct er_error resume = ER_ERROR_INIT, limits = ER_ERROR_INIT;
 
     if (is_settled(config, config->workdir)) {
         if (!has_workdir(config))
@@ -148,6 +160,8 @@ void er_config_check_into(const struct er_config *config, char **environ_,
         else
             check_program(config, environ_, findings);
     }
+    if (check_limits(config, &limits))
+        er_findings_add(findings, ER_E_CONFIG, "%s", limits.text);
     if (er_startkind_check(config, &resume))
         er_findings_add(findings, ER_E_CONFIG, "%s", resume.text);
     check_folder(findings, "log.dir", config->log.dir);

@@ -35,9 +35,8 @@ struct er_group {
     int report_fd; /* of spawn failures; -1 after its end of file */
     struct er_loop_source *report;
     bool stopping, childless, gone;
-    uint64_t grace_end_us; /* of the ladder, ER_FOREVER unless stopping */
-    uint64_t sweep_us;     /* next look, once none is alive */
-    uint64_t oom_seen;
+    uint64_t grace_end_us;         /* of the ladder, ER_FOREVER unless stopping */
+    uint64_t sweep_us;             /* next look, once none is alive */
     struct er_logfile filtered[2]; /* lines of all workers that log.duplicate_* choose */
 };
 
@@ -101,11 +100,23 @@ static void on_report(void *user, uint32_t events)
     read_report(user);
 }
 
+/* A death by memory belongs to who is found dead first, where it cannot be told whose it was. */
+static bool killed_for_memory(struct er_group *g, struct er_worker *w)
+{
+    struct er_cgroup *cgroup = g->ctx->cgroup;
+    uint64_t oom = cgroup->ops->oom_kills(cgroup, w->local_rank);
+    bool is_oom = oom > w->oom_seen;
+
+    for (int i = 0; is_oom && !cgroup->limited && i < g->n; i++)
+        g->workers[i].oom_seen = oom;
+    return is_oom;
+}
+
 /* A worker that failed on its own takes its children along at once: they hold ports and devices.
  * One that is being stopped leaves them the rest of the grace. */
 static void end_worker(struct er_group *g, struct er_worker *w)
 {
-    uint64_t now_us = er_now_us(), oom = g->ctx->cgroup->ops->oom_kills(g->ctx->cgroup);
+    uint64_t now_us = er_now_us();
     siginfo_t info = {0};
     int status = 0;
 
@@ -116,8 +127,7 @@ static void end_worker(struct er_group *g, struct er_worker *w)
     if (waitpid(w->pid, &status, WNOHANG) != w->pid)
         return;
     step_worker(g, w, ER_WORKER_EV_EXITED, now_us, 0);
-    er_worker_ended(w, status, oom > g->oom_seen, now_us);
-    g->oom_seen = oom;
+    er_worker_ended(w, status, killed_for_memory(g, w), now_us);
     g->alive_n--;
     g->callbacks.exited(g->user, w);
 }
@@ -238,12 +248,18 @@ static int prepare_workers(struct er_group *g, struct er_error *err)
     return rc;
 }
 
-static int spawn_workers(struct er_group *g, int cgroup_fd, int report_fd, struct er_error *err)
+static int spawn_workers(struct er_group *g, int report_fd, struct er_error *err)
 {
+    struct er_cgroup *cgroup = g->ctx->cgroup;
     int rc = 0;
 
     for (int i = 0; !rc && i < g->a.local_size; i++) {
-        rc = er_worker_spawn(&g->workers[i], g->ctx, cgroup_fd, report_fd, err);
+        ER_CLEANUP(er_cleanup_fd) int fd = -1;
+
+        g->workers[i].oom_seen = cgroup->ops->oom_kills(cgroup, i); /* an older one's */
+        rc = cgroup->ops->worker(cgroup, i, &fd, err);
+        if (!rc)
+            rc = er_worker_spawn(&g->workers[i], g->ctx, fd, report_fd, err);
         if (!rc) {
             g->n++;
             g->alive_n++;
@@ -273,7 +289,7 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
                    void *user, struct er_error *err)
 {
     struct er_group *g = calloc(1, sizeof(*g));
-    int cgroup_fd = -1, pair[2], rc;
+    int pair[2], rc;
 
     if (!g || !(g->workers = calloc((size_t)a->local_size, sizeof(*g->workers))) ||
         !(g->paths = calloc((size_t)a->local_size, sizeof(*g->paths)))) {
@@ -284,7 +300,6 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     }
     g->ctx = ctx;
     g->a = *a;
-    g->oom_seen = ctx->cgroup->ops->oom_kills(ctx->cgroup); /* one that could not be removed */
     g->callbacks = *callbacks;
     g->user = user;
     g->report_fd = -1;
@@ -292,7 +307,7 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     *ret = g;
     rc = prepare_workers(g, err);
     if (!rc)
-        rc = ctx->cgroup->ops->begin(ctx->cgroup, &cgroup_fd, err);
+        rc = ctx->cgroup->ops->begin(ctx->cgroup, err);
     if (rc)
         return rc;
     if (pipe2(pair, O_CLOEXEC) < 0)
@@ -302,7 +317,7 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     if (rc)
         er_error_set(err, rc, "make a pipe non-blocking: %s", er_error_name(rc));
     if (!rc)
-        rc = spawn_workers(g, cgroup_fd, pair[1], err);
+        rc = spawn_workers(g, pair[1], err);
     close(pair[1]);
     if (!rc)
         rc = watch_workers(g, err);

@@ -231,9 +231,9 @@ const struct er_key_info er_keys[] = {
     KEY("notify.on", STRINGS, "[job_failed, node_lost, restart_denied, checkpoint_failed]", AT(notify.on), 0, .help = "events that are told"),
 #undef GROUP
 #define GROUP ER_GROUP_LIMITS
-    KEY("limits.memory", SIZE, "none", NOWHERE, NONE | LATER, .none_as = UINT64_MAX, .help = "per worker; needs a delegated cgroup v2"),
-    KEY("limits.cpus", RATIO, "none", NOWHERE, NONE | LATER, .max = 100000, .help = "per worker"),
-    KEY("limits.pids", U32, "none", NOWHERE, NONE | LATER, .none_as = ER_NONE_U32, .min = 1, .max = 1u << 22, .help = "per worker"),
+    KEY("limits.memory", SIZE, "none", AT(limits.memory), NONE, .none_as = UINT64_MAX, .min = 1u << 20, .help = "of each worker, no swap beside it; limits need a delegated cgroup v2 (systemd: Delegate=yes), else nothing starts"),
+    KEY("limits.cpus", RATIO, "none", AT(limits.cpus), NONE, .max = 100000, .help = "processor time of each worker, such as 2.5"),
+    KEY("limits.pids", U32, "none", AT(limits.pids), NONE, .none_as = ER_NONE_U32, .min = 1, .max = 1u << 22, .help = "processes and threads of each worker"),
 #undef GROUP
 #undef KEY
 };

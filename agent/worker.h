@@ -44,6 +44,7 @@ struct er_worker {
     bool killed;                    /* the ladder's last rung was needed */
     uint64_t started_us, spoke_us, ready_us, loaded_us, exited_us;
     int exec_errno, exec_step;
+    uint64_t oom_seen; /* deaths by memory in its cgroup that are not its own */
     struct er_exit exit;
     struct er_policy_result judgement;
     bool root_cause;

@@ -175,8 +175,6 @@ static const struct {
                                          "nodes: its record in the store stays under it"},
     {"roles: {a: {nnodes: 1}}\n",
      "job.yaml:2:1: roles: not available in this release (only its default, {}, is)"},
-    {"limits: {memory: 1GiB}\n",
-     "job.yaml:2:10: limits.memory: not available in this release (only its default, none, is)"},
     {"health: {builtin: [peers]}\n",
      "job.yaml:2:10: health.builtin: the check 'peers' is not available in this release"},
     {"http: {listen: '127.0.0.1:9400'}\n",
