@@ -12,6 +12,7 @@
 #include "agent/errorfile.h"
 #include "agent/findings.h"
 #include "agent/logruns.h"
+#include "agent/orphan.h"
 #include "agent/spawn.h"
 #include "agent/startkind.h"
 #include "base/cleanup.h"
@@ -101,6 +102,22 @@ static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
     return rc ? er_error_wrap(err, rc, "checkpoint.dir") : 0;
 }
 
+/* A folder that is still there: guard and agent of the last run died together, and nobody was left
+ * to end what their workers had started. It is known by the socket in its environment. */
+static void kill_leftovers(struct er_agent *agent)
+{
+    char socket[ER_STATE_PATH_MAX], entry[ER_STATE_PATH_MAX + 32];
+    int n;
+
+    if (access(agent->state.path, F_OK) < 0 ||
+        er_statedir_socket(&agent->state, "workers.sock", socket, NULL))
+        return;
+    snprintf(entry, sizeof(entry), "ELASTIC_SOCKET=%s", socket);
+    n = er_orphan_kill_marked(entry);
+    if (n > 0)
+        er_log(ER_LOG_WARNING, "killed what a run that crashed had left", ER_INT("processes", n));
+}
+
 /* Folders and files. The state folder's lock comes first: a job of this name that runs keeps its
  * logs and checkpoints where they are. */
 static int open_files(struct er_agent *agent, struct er_error *err)
@@ -113,6 +130,7 @@ static int open_files(struct er_agent *agent, struct er_error *err)
         if (!agent->state_shared)
             er_log(ER_LOG_WARNING, "the guard cannot be told of the state folder",
                    ER_STR("path", agent->state.path));
+        kill_leftovers(agent);
         rc = er_statedir_make(&agent->state, err);
     }
     if (!rc)

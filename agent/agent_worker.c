@@ -216,6 +216,17 @@ static void on_gone(void *user)
         er_agent_say_left(agent);
 }
 
+/* The node is not fit for another generation: what the stuck one holds is not free. */
+static void on_stuck(void *user, const char *who)
+{
+    struct er_agent *agent = user;
+    struct er_error err = ER_ERROR_INIT;
+
+    er_error_set(&err, -EBUSY, "killed, but it does not end: %s; this node leaves the job", who);
+    er_log(ER_LOG_ERROR, err.text);
+    er_agent_fail(agent, ER_CODE_OSERR, &err);
+}
+
 /* The program cannot be run: a failure of the job, though no process ever was. */
 static void cannot_run(struct er_agent *agent, const struct er_assignment *a,
                        const struct er_error *err)
@@ -270,7 +281,8 @@ static void say_generation(struct er_agent *agent, const struct er_assignment *a
 
 void er_agent_on_start(void *user, const struct er_assignment *a)
 {
-    static const struct er_group_callbacks CALLBACKS = {.exited = on_exited, .gone = on_gone};
+    static const struct er_group_callbacks CALLBACKS = {
+        .exited = on_exited, .gone = on_gone, .stuck = on_stuck};
     struct er_agent *agent = user;
     struct er_error err = ER_ERROR_INIT;
     int rc;

@@ -37,6 +37,7 @@ struct er_group {
     bool stopping, childless, gone;
     uint64_t grace_end_us;         /* of the ladder, ER_FOREVER unless stopping */
     uint64_t sweep_us;             /* next look, once none is alive */
+    uint64_t kill_us;              /* when the killing began, 0: not yet */
     struct er_logfile filtered[2]; /* lines of all workers that log.duplicate_* choose */
 };
 
@@ -152,9 +153,16 @@ struct er_worker *er_group_worker_of(struct er_group *g, pid_t pid)
     return w;
 }
 
+/* Readable, but not to be reaped: a debugger has it. SIGCHLD comes when that lets go. */
 static void on_pidfd(void *user, uint32_t events)
 {
-    er_group_child(user);
+    struct er_worker *w = user;
+
+    er_group_child(w->group);
+    if (er_worker_fsm_alive(&w->fsm)) {
+        er_loop_source_free(w->source);
+        w->source = NULL;
+    }
 }
 
 /* Bounded, for the sake of the loop, should somebody make children faster than they are reaped:
@@ -233,6 +241,7 @@ static int prepare_workers(struct er_group *g, struct er_error *err)
         char **argv = NULL;
 
         g->workers[i].local_rank = i;
+        g->workers[i].group = g;
         g->workers[i].pidfd = -1;
         for (int s = 0; s < 2; s++)
             g->workers[i].filtered[s] = g->filtered[s].path ? &g->filtered[s] : NULL;
@@ -276,8 +285,8 @@ static int watch_workers(struct er_group *g, struct er_error *err)
     int rc = 0;
 
     for (int i = 0; !rc && i < g->n; i++)
-        rc = er_loop_io(g->ctx->loop, g->workers[i].pidfd, EPOLLIN, ER_PRIORITY_CHILD, on_pidfd, g,
-                        &g->workers[i].source, err);
+        rc = er_loop_io(g->ctx->loop, g->workers[i].pidfd, EPOLLIN, ER_PRIORITY_CHILD, on_pidfd,
+                        &g->workers[i], &g->workers[i].source, err);
     if (!rc)
         rc = er_loop_io(g->ctx->loop, g->report_fd, EPOLLIN, ER_PRIORITY_CHILD, on_report, g,
                         &g->report, err);
@@ -374,6 +383,10 @@ uint64_t er_group_deadline(const struct er_group *g)
         return ER_FOREVER;
     if (g->alive_n == 0)
         return g->sweep_us;
+    if (g->kill_us)
+        deadline_us = g->kill_us + er_orphan_patience_us();
+    else if (g->stopping)
+        deadline_us = g->grace_end_us;
     for (int i = 0; g->stopping && i < g->n; i++) {
         if (g->workers[i].fsm.deadline_us < deadline_us)
             deadline_us = g->workers[i].fsm.deadline_us;
@@ -425,20 +438,49 @@ static void sweep(struct er_group *g, uint64_t now_us)
     if (!grace_in_use(g, now_us)) {
         g->ctx->cgroup->ops->kill(g->ctx->cgroup);
         er_orphan_pass(SIGKILL, helpers, helpers_n);
+        g->kill_us = g->kill_us ? g->kill_us : now_us;
     }
     g->sweep_us = now_us + SWEEP_EVERY_US;
+}
+
+/* What was killed long ago and is still there runs no code of its own any more: the job goes on
+ * without waiting for it. */
+static void abandon(struct er_group *g)
+{
+    pid_t helpers[ER_HELPERS_MAX];
+    size_t helpers_n = er_helpers_pids(g->ctx->helpers, helpers);
+    pid_t pid = er_orphan_find(helpers, helpers_n);
+    char who[256];
+
+    for (int i = 0; i < g->n; i++) {
+        struct er_worker *w = &g->workers[i];
+
+        if (!er_worker_fsm_alive(&w->fsm))
+            continue;
+        pid = w->pid;
+        step_worker(g, w, ER_WORKER_EV_EXITED, 0, 0);
+        g->alive_n--;
+    }
+    er_orphan_describe(pid, who, sizeof(who));
+    if (g->callbacks.stuck)
+        g->callbacks.stuck(g->user, who);
+    finish(g);
 }
 
 void er_group_step(struct er_group *g, uint64_t now_us)
 {
     if (g->gone)
         return;
-    if (g->stopping && now_us >= g->grace_end_us)
+    if (g->stopping && now_us >= g->grace_end_us) {
         g->ctx->cgroup->ops->kill(g->ctx->cgroup);
+        g->kill_us = g->kill_us ? g->kill_us : now_us;
+    }
     if (g->stopping)
         step_all(g, ER_WORKER_EV_TIME, now_us, 0);
     if (g->alive_n == 0)
         sweep(g, now_us);
+    if (!g->gone && g->kill_us && now_us >= g->kill_us + er_orphan_patience_us())
+        abandon(g);
 }
 
 bool er_group_gone(const struct er_group *g)

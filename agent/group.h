@@ -15,6 +15,9 @@ struct er_group;
 struct er_group_callbacks {
     void (*exited)(void *user, struct er_worker *worker); /* judged by the callee */
     void (*gone)(void *user);                             /* once, from er_group_step() */
+    /* Before gone(): somebody was killed and does not end (in the kernel, or held by a debugger).
+     * No code of its own runs any more, but what it holds (a device, memory) may stay taken. */
+    void (*stuck)(void *user, const char *who);
 };
 
 /*

@@ -13,12 +13,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/file.h"
 
-#define GIVE_UP_US   (60 * ER_US_PER_S)
-#define PASS_WAIT_NS (2 * 1000 * 1000)
-#define PROCESS_MAX  (4u * 1024 * 1024) /* pid_max's own limit */
+#define PATIENCE_US   (60 * ER_US_PER_S)
+#define MARKED_US     (5 * ER_US_PER_S)
+#define ENVIRON_MAX   (4u * 1024 * 1024)
+#define ANCESTORS_MAX 1000
+#define PASS_WAIT_NS  (2 * 1000 * 1000)
+#define PROCESS_MAX   (4u * 1024 * 1024) /* pid_max's own limit */
 
 struct process {
     pid_t pid, parent;
@@ -170,9 +175,118 @@ int er_orphan_pass(int sig, const pid_t *spared, size_t spared_n)
     return rc ? rc : n;
 }
 
+pid_t er_orphan_find(const pid_t *spared, size_t spared_n)
+{
+    const struct spared spare = {.pids = spared, .n = spared_n};
+    struct table t = {0};
+    pid_t found = 0;
+
+    if (list_processes(&t) == 0) {
+        mark_descendants(&t, &spare);
+        for (size_t i = 0; i < t.n && !found; i++) {
+            if (t.items[i].ours)
+                found = t.items[i].pid;
+        }
+    }
+    free(t.items);
+    return found;
+}
+
+/* The file's first line without its end; "" when it cannot be read. */
+static const char *read_line(pid_t pid, const char *file, char *ret, size_t cap)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    char path[64];
+    ssize_t n;
+
+    snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    n = fd < 0 ? -1 : read(fd, ret, cap - 1);
+    ret[n > 0 ? n : 0] = '\0';
+    ret[strcspn(ret, "\n")] = '\0';
+    return ret;
+}
+
+void er_orphan_describe(pid_t pid, char *ret_text, size_t cap)
+{
+    char name[64], wchan[64], state = '?';
+    pid_t parent;
+    bool waits;
+
+    read_stat(pid, &state, &parent);
+    read_line(pid, "comm", name, sizeof(name));
+    waits = read_line(pid, "wchan", wchan, sizeof(wchan))[0] && strcmp(wchan, "0") != 0;
+    snprintf(ret_text, cap, "pid %d (%s, state %c%s%s)", (int)pid, name, state,
+             waits ? ", in " : "", waits ? wchan : "");
+}
+
+static bool is_marked(pid_t pid, const char *entry)
+{
+    ER_CLEANUP(er_buf_done) struct er_buf text;
+    char path[64];
+
+    er_buf_init(&text, ENVIRON_MAX);
+    snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
+    if (er_file_read(path, &text, NULL) || text.len == 0)
+        return false;
+    for (const char *at = text.data; at < text.data + text.len; at += strlen(at) + 1) {
+        if (strcmp(at, entry) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_ancestor(pid_t pid)
+{
+    pid_t up = getpid();
+
+    for (int i = 0; up > 1 && i < ANCESTORS_MAX; i++) {
+        if (up == pid)
+            return true;
+        up = er_orphan_parent(up);
+    }
+    return false;
+}
+
+static int kill_marked_pass(const char *entry)
+{
+    struct table t = {0};
+    int n = 0;
+
+    if (list_processes(&t) == 0) {
+        for (size_t i = 0; i < t.n; i++) {
+            if (!t.items[i].zombie && is_marked(t.items[i].pid, entry) &&
+                !is_ancestor(t.items[i].pid) && kill(t.items[i].pid, SIGKILL) == 0)
+                n++;
+        }
+    }
+    free(t.items);
+    return n;
+}
+
+int er_orphan_kill_marked(const char *entry)
+{
+    uint64_t give_up_us = er_now_us() + MARKED_US;
+    int all = 0, n;
+
+    while ((n = kill_marked_pass(entry)) > 0 && er_now_us() < give_up_us) {
+        all = n > all ? n : all;
+        nanosleep(&(struct timespec){.tv_nsec = PASS_WAIT_NS}, NULL);
+    }
+    return all;
+}
+
+uint64_t er_orphan_patience_us(void)
+{
+    const char *text = getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+    double seconds = text ? strtod(text, NULL) : 0;
+
+    return seconds > 0 && seconds < 86400 ? (uint64_t)(seconds * (double)ER_US_PER_S) : PATIENCE_US;
+}
+
 void er_orphan_kill_all(void)
 {
-    uint64_t give_up_us = er_now_us() + GIVE_UP_US;
+    uint64_t give_up_us = er_now_us() + er_orphan_patience_us();
 
     for (;;) {
         pid_t pid = waitpid(-1, NULL, WNOHANG);

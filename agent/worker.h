@@ -23,9 +23,11 @@ struct er_group_context {
     int null_fd; /* /dev/null, read and write */
 };
 
+struct er_group;
 struct er_worker_launch; /* worker_launch.c */
 
 struct er_worker {
+    struct er_group *group;
     struct er_worker_fsm fsm;
     int local_rank, rank;
     uint64_t generation;
