@@ -49,6 +49,7 @@ static void agent_done(struct er_agent *agent)
     er_loop_source_free(agent->driver_source);
     er_driver_free(agent->driver);
     er_store_close(&agent->store);
+    er_goodbye_free(agent->goodbye);
     if (agent->loop)
         close_console(agent);
     er_loop_free(agent->loop);

@@ -12,6 +12,7 @@
 #include "base/exit_codes.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/log.h"
 
 #define DISPATCHES_MAX 10000 /* of the driver in one step: a bound for the case of our own bug */
 
@@ -127,6 +128,27 @@ int er_agent_open_address(struct er_agent *agent, struct er_error *err)
                            far ? c->rendezvous.endpoints.n : 0, agent->address, err);
 }
 
+/* Without it the others wait for the end of the lease: no reason not to run. */
+static void owe_goodbye(struct er_agent *agent, uint64_t incarnation)
+{
+    const struct er_config *c = agent->config;
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    struct er_error err = ER_ERROR_INIT;
+    struct er_store_access access;
+    int rc;
+
+    if (!agent->store.etcd)
+        return;
+    er_store_access_from(c, &access);
+    rc = er_goodbye_new(&agent->goodbye, &fd, &access, c->rendezvous.prefix, c->name, c->node.id,
+                        incarnation, &err);
+    if (!rc)
+        rc = er_guard_owes_goodbye(agent->guard, fd);
+    if (rc)
+        er_log(ER_LOG_WARNING, "the guard cannot tell the store of this agent's death",
+               ER_STR("reason", err.code ? err.text : er_error_name(rc)));
+}
+
 int er_agent_open_driver(struct er_agent *agent, struct er_error *err)
 {
     const struct er_driver_callbacks callbacks = {
@@ -156,6 +178,7 @@ int er_agent_open_driver(struct er_agent *agent, struct er_error *err)
                         on_driver_readable, agent, &agent->driver_source, err);
     if (rc)
         return rc;
+    owe_goodbye(agent, o.incarnation);
     er_agent_take_port(agent);
     er_driver_planned(agent->driver, agent->config->nnodes_max > 1);
     er_digest_format(er_hash(spec, strlen(spec)), agent->config_digest);
@@ -168,4 +191,10 @@ void er_agent_step_driver(struct er_agent *agent, uint64_t now_us)
         er_driver_dispatch(agent->driver, now_us);
     for (int i = 0; i < DISPATCHES_MAX && er_driver_pending(agent->driver); i++)
         er_driver_dispatch(agent->driver, now_us);
+    if (agent->goodbye) {
+        struct er_look look;
+
+        er_driver_look(agent->driver, &look);
+        er_goodbye_update(agent->goodbye, look.lease, look.generation);
+    }
 }

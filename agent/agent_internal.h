@@ -10,6 +10,7 @@
 #include "agent/ctlserver.h"
 #include "agent/errands.h"
 #include "agent/events.h"
+#include "agent/goodbye.h"
 #include "agent/group.h"
 #include "agent/kv_budget.h"
 #include "agent/node_address.h"
@@ -58,6 +59,7 @@ struct er_agent {
     uint64_t first_generation; /* newest one that has begun in checkpoint.dir; 0: none */
 
     struct er_opened_store store;
+    struct er_goodbye *goodbye; /* what the guard tells etcd if we die; NULL: nothing */
     struct er_driver *driver;
     struct er_loop_source *driver_source;
     struct er_wait wait;

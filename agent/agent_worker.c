@@ -274,9 +274,10 @@ static void say_generation(struct er_agent *agent, const struct er_assignment *a
         return;
     if (strcmp(a->reason, "formed") != 0)
         snprintf(why, sizeof(why), " (%s)", a->reason);
-    er_agent_say(agent, "generation %llu%s: %d nodes, %d ranks; here node %d with ranks %d to %d",
-                 (unsigned long long)a->generation, why, a->nnodes, a->world_size, a->node_rank,
-                 a->first_rank, a->first_rank + a->local_size - 1);
+    er_agent_say(agent, "generation %llu%s: %d node%s, %d rank%s; here node %d with ranks %d to %d",
+                 (unsigned long long)a->generation, why, a->nnodes, a->nnodes == 1 ? "" : "s",
+                 a->world_size, a->world_size == 1 ? "" : "s", a->node_rank, a->first_rank,
+                 a->first_rank + a->local_size - 1);
 }
 
 void er_agent_on_start(void *user, const struct er_assignment *a)

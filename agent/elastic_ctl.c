@@ -158,6 +158,25 @@ static void print_worker(const json_t *w)
     printf(" %-15s %8.1fs\n", steps, seconds);
 }
 
+/* A job with a store of its own has no more to tell here. */
+static void print_nodes(const json_t *s)
+{
+    const json_t *store = json_object_get(s, "store"), *nodes = json_object_get(s, "nodes");
+
+    if (strcmp(text(store, "backend"), "etcd") != 0)
+        return;
+    printf("store      etcd at %s, %s\n", text(store, "endpoint"),
+           json_is_true(json_object_get(store, "connected")) ? "connected" : text(store, "error"));
+    printf("this node  %s; node '%s' leads; %lld to %lld nodes\n", text(s, "stand"),
+           text(s, "leader"), number(s, "nnodes_min"), number(s, "nnodes_max"));
+    for (size_t i = 0; i < json_array_size(nodes); i++) {
+        const json_t *n = json_array_get(nodes, i);
+
+        printf("node       %-16s %-10s %lld workers, %s on %s\n", text(n, "node"), text(n, "state"),
+               number(n, "slots"), text(n, "address"), text(n, "host"));
+    }
+}
+
 static void print_table(const json_t *s)
 {
     const json_t *workers = json_object_get(s, "workers");
@@ -176,6 +195,7 @@ static void print_table(const json_t *s)
     if (known(s, "checkpoint_step"))
         printf("\ncheckpoint step %lld", number(s, "checkpoint_step"));
     printf("\nlogs       %s\n", text(s, "log_dir"));
+    print_nodes(s);
     printf(" RANK  LOCAL      PID  STATE     PHASE        STEP              RUNTIME\n");
     for (size_t i = 0; i < json_array_size(workers); i++)
         print_worker(json_array_get(workers, i));

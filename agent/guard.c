@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "agent/cgroup.h"
+#include "agent/goodbye.h"
 #include "agent/orphan.h"
 #include "agent/statedir.h"
 #include "base/buf.h"
@@ -30,8 +31,9 @@
 #define STOPS_ENOUGH    3 /* signals to stop: then a deaf agent is killed */
 #define DEAF_US         (3 * ER_US_PER_S)
 #define SAY_WAIT_US     (2 * ER_US_PER_S)
+#define GOODBYE_US      (3 * ER_US_PER_S)
 
-enum owned_kind { OWNED_DIR, OWNED_CGROUP, OWNED_LEAF, OWNED_LOGS };
+enum owned_kind { OWNED_DIR, OWNED_CGROUP, OWNED_LEAF, OWNED_LOGS, OWNED_GOODBYE };
 
 /* One record is one packet of the pair: the guard reads them only when the agent has gone. */
 struct owned {
@@ -110,13 +112,15 @@ static bool receive(int sock, struct owned *ret, int *ret_fd)
     return true;
 }
 
-/* Logs stay: where they are comes back, "" when there are none. */
-static void remove_owned(int sock, char ret_logs[PATH_BYTES])
+/* Logs stay: where they are comes back, "" when there are none; and what the store is to be told,
+ * -1: nothing. */
+static void remove_owned(int sock, char ret_logs[PATH_BYTES], int *ret_goodbye)
 {
     struct owned owned;
     int fd;
 
     ret_logs[0] = '\0';
+    *ret_goodbye = -1;
     while (receive(sock, &owned, &fd)) {
         if (owned.kind == OWNED_CGROUP)
             er_cgroup_destroy(owned.path);
@@ -124,6 +128,8 @@ static void remove_owned(int sock, char ret_logs[PATH_BYTES])
             er_cgroup_leave(owned.path);
         else if (owned.kind == OWNED_LOGS)
             memcpy(ret_logs, owned.path, sizeof(owned.path));
+        else if (owned.kind == OWNED_GOODBYE)
+            *ret_goodbye = ER_TAKE_FD(fd);
         else if (fd >= 0) /* without its lock the folder may be another job's by now */
             er_statedir_remove(owned.path);
         er_cleanup_fd(&fd);
@@ -154,16 +160,41 @@ static void say_died(const struct guarded *g, int sig, const char *logs)
     say(text);
 }
 
+/* In a process of its own: what it loads is not this one's business, nor how it fails. */
+static pid_t begin_goodbye(int fd)
+{
+    pid_t pid = fd < 0 ? -1 : fork();
+
+    if (pid == 0)
+        _exit(er_goodbye_say(fd, GOODBYE_US) ? 1 : 0);
+    return pid;
+}
+
+static void end_goodbye(pid_t pid)
+{
+    uint64_t until_us = er_deadline_in(er_now_us(), GOODBYE_US + ER_US_PER_S);
+
+    while (pid > 0 && waitpid(pid, NULL, WNOHANG) == 0) {
+        if (er_now_us() >= until_us)
+            kill(pid, SIGKILL);
+        nanosleep(&(struct timespec){.tv_nsec = SUSPEND_LOOK_NS}, NULL);
+    }
+}
+
 /* The agent has gone: nothing that it started may stay. */
 static _Noreturn void finish(const struct guarded *g, int status)
 {
     char logs[PATH_BYTES];
+    pid_t goodbye;
+    int fd;
 
     er_orphan_kill_all();
-    remove_owned(g->fd, logs);
+    remove_owned(g->fd, logs, &fd);
     if (WIFEXITED(status))
         _exit(WEXITSTATUS(status));
+    goodbye = begin_goodbye(fd);
     say_died(g, WTERMSIG(status), logs);
+    end_goodbye(goodbye);
     _exit(g->killed ? stop_code(g->first_stop) : ER_CODE_SOFTWARE);
 }
 
@@ -376,6 +407,11 @@ static int tell(struct er_guard *guard, enum owned_kind kind, const char *path, 
 int er_guard_owns_dir(struct er_guard *guard, const char *path, int lock_fd)
 {
     return tell(guard, OWNED_DIR, path, lock_fd);
+}
+
+int er_guard_owes_goodbye(struct er_guard *guard, int fd)
+{
+    return tell(guard, OWNED_GOODBYE, "", fd);
 }
 
 int er_guard_knows_logs(struct er_guard *guard, const char *path)

@@ -39,5 +39,7 @@ bool er_guard_lives(const struct er_guard *guard);
 int er_guard_owns_dir(struct er_guard *guard, const char *path, int lock_fd);
 /* `leaf`: see er_cgroup_leave(); "": none. */
 int er_guard_owns_cgroup(struct er_guard *guard, const char *path, const char *leaf);
+/* What it tells the store after the agent's death: er_goodbye_new(). */
+int er_guard_owes_goodbye(struct er_guard *guard, int fd);
 /* What it names, beside its line about the agent's death. */
 int er_guard_knows_logs(struct er_guard *guard, const char *path);

@@ -1,11 +1,16 @@
 #include "agent/status.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+
+#define NODES_LISTED   32
+#define NODES_TEXT_MAX (12u * 1024)
+#define STORE_TEXT_MAX (12u * 1024)
 
 /* What the number in the page is called. */
 static const char *phase_name(uint64_t phase)
@@ -75,6 +80,50 @@ static int add_workers(struct er_agent *agent, struct er_buf *buf, int *ret_left
     return rc ? rc : er_buf_add_str(buf, "]");
 }
 
+/* What this agent knows of its store. */
+static int store_json(const struct er_agent *agent, struct er_buf *buf)
+{
+    struct er_etcd_status s = {.connected = true};
+
+    if (agent->store.etcd)
+        agent->store.etcd->status(agent->store.store, &s);
+    const struct er_field fields[] = {
+        ER_STR("backend", agent->store.etcd ? "etcd" : "embedded"),
+        ER_BOOL("connected", s.connected),
+        ER_STR("endpoint", s.endpoint[0] ? s.endpoint : NULL),
+        ER_NUM("down_ms", s.down_since_us ? (double)(er_now_us() - s.down_since_us) / 1e3 : 0),
+        ER_STR("error", s.text[0] ? s.text : NULL),
+    };
+    int rc = er_buf_add_str(buf, "{");
+
+    if (!rc)
+        rc = er_fields_json(buf, fields, ER_ARRAY_N(fields));
+    return rc ? rc : er_buf_add_str(buf, "}");
+}
+
+/* The leader's list, the first NODES_LISTED of it; empty on the others. */
+static int nodes_json(const struct er_agent *agent, struct er_buf *buf)
+{
+    struct er_node_look list[NODES_LISTED];
+    size_t n = er_driver_look_nodes(agent->driver, list, NODES_LISTED);
+    int rc = er_buf_add_str(buf, "[");
+
+    for (size_t i = 0; i < n && i < NODES_LISTED && !rc; i++) {
+        const struct er_field fields[] = {
+            ER_STR("node", list[i].id),         ER_STR("host", list[i].host),
+            ER_STR("address", list[i].address), ER_STR("state", list[i].state),
+            ER_INT("slots", list[i].slots),     ER_INT("node_rank", list[i].node_rank),
+        };
+
+        rc = er_buf_add_str(buf, i ? ",{" : "{");
+        if (!rc)
+            rc = er_fields_json(buf, fields, ER_ARRAY_N(fields));
+        if (!rc)
+            rc = er_buf_add_str(buf, "}");
+    }
+    return rc ? rc : er_buf_add_str(buf, "]");
+}
+
 int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
 {
     const struct er_config *c = agent->config;
@@ -82,6 +131,15 @@ int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
     bool over = exit_code >= 0;
     uint64_t latest = 0;
     bool has_latest = er_driver_latest(agent->driver, &latest);
+    ER_CLEANUP(er_buf_done) struct er_buf store;
+    ER_CLEANUP(er_buf_done) struct er_buf nodes;
+    struct er_look look;
+
+    er_buf_init(&store, STORE_TEXT_MAX);
+    er_buf_init(&nodes, NODES_TEXT_MAX);
+    er_driver_look(agent->driver, &look);
+    if (store_json(agent, &store) || nodes_json(agent, &nodes))
+        return -ENOMEM;
     const struct er_field fields[] = {
         ER_INT("v", ER_STATUS_VERSION),
         ER_STR("job", c->name),
@@ -92,11 +150,17 @@ int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
         ER_STR("started_ts", agent->started_ts),
         ER_STR("phase", er_driver_phase(agent->driver)),
         ER_UINT("generation", er_driver_generation(agent->driver)),
-        ER_INT("world_size", a ? a->world_size : 0),
-        ER_INT("nnodes", a ? a->nnodes : 0),
+        ER_INT("world_size", a ? a->world_size : (int)look.world_size),
+        ER_INT("nnodes", a ? a->nnodes : (int)look.nnodes),
         ER_UINT("restarts", er_driver_restarts(agent->driver)),
         optional_uint("restart_max", c->restart.max != ER_NONE_U32, c->restart.max),
         optional_uint("checkpoint_step", has_latest, latest),
+        ER_STR("stand", er_stand_name(look.stand)),
+        ER_STR("leader", look.leader[0] ? look.leader : NULL),
+        ER_UINT("nnodes_min", look.min),
+        ER_UINT("nnodes_max", look.max),
+        ER_JSON("store", er_buf_str(&store)),
+        ER_JSON("nodes", er_buf_str(&nodes)),
         ER_STR("log_dir", agent->log_dir),
         ER_STR("outcome", over ? er_agent_outcome(agent) : NULL),
         optional_uint("exit_code", over, (uint64_t)exit_code),

@@ -228,6 +228,7 @@ enum er_stand {
     ER_STAND_SPARE,   /* registered, and no member of the running generation */
     ER_STAND_OVER     /* the job, or this node's part in it */
 };
+const char *er_stand_name(enum er_stand stand); /* outside forming member spare over */
 struct er_look {
     enum er_stand stand;
     bool registered; /* once, at least */

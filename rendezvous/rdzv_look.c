@@ -4,6 +4,17 @@
 
 /* Where this node stands, as its owner may tell it. Looks only. */
 
+const char *er_stand_name(enum er_stand stand)
+{
+    static const char *const names[] = {
+        [ER_STAND_OUTSIDE] = "outside", [ER_STAND_FORMING] = "forming",
+        [ER_STAND_MEMBER] = "member",   [ER_STAND_SPARE] = "spare",
+        [ER_STAND_OVER] = "over",
+    };
+
+    return names[stand];
+}
+
 static enum er_stand stand_of(const struct er_rdzv *c)
 {
     const struct er_job_record *w = &c->world;

@@ -63,6 +63,7 @@ static void lose_agent(int victim)
     node_forget(&n, victim);
     next = nodes_next(&n, both, 1, 1);
     er_tap_check(next && nodes_said(&n, next, 0, &said) && said.restarts == 0);
+    er_tap_check(strstr(er_test_err(&n.p[!victim]), "was lost (its agent died)"));
     nodes_go(&n, "0");
     er_tap_check(nodes_end_with(&n, 0));
     nodes_end(&n);
