@@ -118,6 +118,10 @@ static const char *next_after_stop(int exit_code)
         return "mend the job spec and run it again";
     case ER_CODE_UNAVAILABLE:
         return "run it again when the store can be reached";
+    case ER_CODE_NOPERM:
+        return "put certificate, password or role right (docs/several-nodes.md), then run it again";
+    case ER_CODE_PROTOCOL:
+        return "make this node's job spec and version those of the job, then run it again";
     default:
         return "run the same command again when wanted";
     }
