@@ -20,6 +20,7 @@ void driver_step(struct er_driver *d, struct er_rdzv_event *e)
     e->now_us = d->now_us;
     e->random = d->random;
     e->heard_us = d->store->ops->heard ? d->store->ops->heard(d->store) : d->now_us;
+    e->resumed_us = d->store->ops->resumed ? d->store->ops->resumed(d->store) : 0;
     er_rdzv_step(d->core, e, &d->actions);
     carry_out(d);
 }

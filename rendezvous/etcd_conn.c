@@ -61,6 +61,11 @@ uint64_t er_etcd_conn_heard(const struct er_etcd_conn *c)
     return c->answered_us;
 }
 
+uint64_t er_etcd_conn_resumed(const struct er_etcd_conn *c)
+{
+    return c->resumed_us;
+}
+
 /* ---- session ---- */
 
 /* gRPC's preamble says nothing that the endpoint's name in front doesn't. */
@@ -157,7 +162,8 @@ static void session_up(struct er_etcd_conn *c)
     er_etcd_rotate_up(&c->rotate);
     c->session = ETCD_UP;
     c->down_since_us = 0;
-    c->sessions++;
+    if (c->sessions++)
+        c->resumed_us = er_now_us();
 }
 
 static void on_hello(void *user, const struct er_grpc_status *status, const void *data, size_t n)

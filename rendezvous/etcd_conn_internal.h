@@ -40,6 +40,7 @@ struct er_etcd_conn {
     uint64_t next_try_us;        /* WAITING */
     uint64_t down_since_us;      /* 0: UP */
     uint64_t sessions;
+    uint64_t resumed_us;  /* when a session other than the first came up; 0: none has */
     unsigned logins;      /* in a row, without a session that held */
     uint64_t heard_us;    /* last word of the current endpoint */
     uint64_t answered_us; /* when the newest request was sent that has been answered */

@@ -376,6 +376,8 @@ void er_rdzv_step(struct er_rdzv *core, const struct er_rdzv_event *event,
         core->now_us = event->now_us;
     if (event->heard_us > core->heard_us)
         core->heard_us = event->heard_us;
+    if (event->resumed_us > core->resumed_us)
+        core->resumed_us = event->resumed_us;
     core->random = er_rand_mix(core->random ^ event->random);
     absorb(core, event);
     if (event->kind != ER_EV_SELF_KV && event->kind != ER_EV_JOB_KV)

@@ -111,6 +111,7 @@ struct er_rdzv_event {
     uint64_t now_us;
     uint64_t random;     /* fresh for every event */
     uint64_t heard_us;   /* when the store last answered */
+    uint64_t resumed_us; /* when it began to again, after an interruption; 0: there was none */
     int rc;              /* LEASE, REPLY */
     uint64_t id;         /* LEASE, LEASE_LOST */
     uint64_t ttl_us;     /* LEASE */
@@ -192,7 +193,7 @@ struct er_rdzv {
     bool registered_once, self_ready, lease_asked, lease_held, lease_lost;
     uint64_t lease, lease_retry_us, begun_us, taken_us, evicted_lease;
     unsigned lease_tries;
-    uint64_t heard_us;               /* the store */
+    uint64_t heard_us, resumed_us;   /* the store */
     char first_run[ER_RUN_TEXT_MAX]; /* the run found at the beginning; "" none */
     bool run_tried;                  /* it was alive */
     int port;

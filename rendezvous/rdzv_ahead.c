@@ -158,6 +158,7 @@ static void go(struct er_rdzv *c)
 void rdzv_follow_ahead(struct er_rdzv *c, const struct rdzv_survey *s)
 {
     const struct er_job_record *w = &c->view.world;
+    uint64_t since = rdzv_counted_from(c, c->plan.since_us);
     uint32_t preparing, running;
 
     if (!holds(c) || s->ok) {
@@ -177,11 +178,11 @@ void rdzv_follow_ahead(struct er_rdzv *c, const struct rdzv_survey *s)
     if (w->next_go && !running) {
         seal_next(c);
     } else if (w->next_go) {
-        if (rdzv_due(c, er_deadline_in(c->plan.since_us, c->opts.resize_grace_us)))
+        if (rdzv_due(c, er_deadline_in(since, c->opts.resize_grace_us)))
             never_mind(c);
     } else if (!preparing) {
         go(c);
-    } else if (rdzv_due(c, er_deadline_in(c->plan.since_us, c->opts.join_timeout_us))) {
+    } else if (rdzv_due(c, er_deadline_in(since, c->opts.join_timeout_us))) {
         never_mind(c);
     }
 }

@@ -9,7 +9,7 @@
 /* Every registered node has left what it ran, and every absent member is really lost. */
 static bool settled(struct er_rdzv *c, const struct rdzv_survey *s)
 {
-    uint64_t ready_by = er_deadline_in(c->forming_us, c->view.world.ready_us);
+    uint64_t ready_by = er_deadline_in(rdzv_counted_from(c, c->forming_us), c->view.world.ready_us);
 
     if (s->absent && !rdzv_due(c, rdzv_lost_at(c, s)))
         return false;
@@ -34,7 +34,7 @@ static bool enough(struct er_rdzv *c, const struct rdzv_survey *s)
         return true;
     }
     c->min_met_us = 0;
-    if (rdzv_due(c, er_deadline_in(c->forming_us, c->opts.join_timeout_us)))
+    if (rdzv_due(c, er_deadline_in(rdzv_counted_from(c, c->forming_us), c->opts.join_timeout_us)))
         rdzv_write_verdict(c, ER_WORLD_FAILED, EXIT_TEMPFAIL, true, NULL,
                            "fewer nodes than the minimum within join_timeout");
     return false;

@@ -45,6 +45,9 @@ struct rdzv_survey {
     uint64_t first_join_us; /* oldest newcomer */
 };
 void rdzv_survey(const struct er_view *v, struct rdzv_survey *ret);
+/* Nobody can do anything while the store is away: what others are given time for counts from there
+ * on when it came back. `at_us` 0 stays. */
+uint64_t rdzv_counted_from(const struct er_rdzv *c, uint64_t at_us);
 /* When the absent members are lost. */
 uint64_t rdzv_lost_at(const struct er_rdzv *c, const struct rdzv_survey *s);
 /* A number that nothing in the job has used. */

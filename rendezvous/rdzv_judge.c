@@ -162,7 +162,8 @@ static void judge_failure(const struct er_rdzv *c, const struct er_cause *cause,
     }
 }
 
-static void judge_loss(const struct er_view_node *n, struct rdzv_judgement *j)
+static void judge_loss(const struct er_view *v, const struct er_view_node *n,
+                       struct rdzv_judgement *j)
 {
     struct er_text message = {j->cause.message, sizeof(j->cause.message), 0};
 
@@ -172,7 +173,19 @@ static void judge_loss(const struct er_view_node *n, struct rdzv_judgement *j)
     j->cause.rank = j->cause.local_rank = -1;
     memcpy(j->cause.node_id, n->id, sizeof(j->cause.node_id));
     memcpy(j->cause.host, n->member.host, sizeof(j->cause.host));
-    er_text_add(&message, n->present ? "its agent died and came back" : "node lost");
+    er_text_add(&message, !n->present                  ? "node lost"
+                          : er_view_alive_member(v, n) ? "its workers did not stop in time, and it "
+                                                         "has not said how they fared"
+                                                       : "its agent died and came back");
+}
+
+/* At the seal, or the verdict: a member that has neither left nor said how it went. Whether its
+ * node is dead and the store doesn't know yet, or it can't stop its workers: the others may well
+ * have failed because of it. */
+static bool silent(const struct er_view *v, const struct er_view_node *n)
+{
+    return er_view_alive_member(v, n) && !er_view_ready(v, n) &&
+           n->result_generation != v->world.last_sealed;
 }
 
 void rdzv_judge(const struct er_rdzv *c, struct rdzv_judgement *ret)
@@ -185,17 +198,17 @@ void rdzv_judge(const struct er_rdzv *c, struct rdzv_judgement *ret)
     if (v->world.last_sealed == 0)
         return;
     for (size_t i = 0; i < v->n && !lost; i++) {
-        if (!er_view_lost_member(v, &v->nodes[i]))
-            continue;
-        if (er_view_departed(v, &v->nodes[i]))
-            departed = &v->nodes[i];
-        else
-            lost = &v->nodes[i];
+        const struct er_view_node *n = &v->nodes[i];
+
+        if (er_view_departed(v, n) && er_view_lost_member(v, n))
+            departed = n;
+        else if (er_view_lost_member(v, n) || silent(v, n))
+            lost = n;
     }
     if (er_bug(CHARGED_EARLY) && er_view_failed(v))
         judge_failure(c, er_view_failed(v), ret);
     else if (lost)
-        judge_loss(lost, ret);
+        judge_loss(v, lost, ret);
     else if (departed)
         ret->reason = ER_REASON_DRAINED;
     else if (er_view_failed(v))

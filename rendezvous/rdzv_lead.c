@@ -5,7 +5,7 @@
 /* The leader's part: look at the job, end a generation, say how the job ended. It decides from its
  * view only, and not before the view shows the newest world it has heard of. */
 
-#define READY_EXTRA_US 15000000ull /* beyond the stop grace: kill, and clean up */
+#define READY_EXTRA_US 15000000ull /* beyond the stop grace: kill, and clean up; at least */
 #define EXIT_HANG      124
 
 /* ---- what the view says ---- */
@@ -58,17 +58,25 @@ void rdzv_survey(const struct er_view *v, struct rdzv_survey *ret)
         survey_node(v, &v->nodes[i], ret);
 }
 
+uint64_t rdzv_counted_from(const struct er_rdzv *c, uint64_t at_us)
+{
+    return at_us && at_us < c->resumed_us ? c->resumed_us : at_us;
+}
+
 /* When absent members are lost: 1 s and more for many at once, 2 TTL when a large part vanished,
- * counted from the last of the burst. */
+ * counted from the last of the burst; also 2 TTL after this leader's own session was interrupted:
+ * what happened to it may have happened to them. */
 uint64_t rdzv_lost_at(const struct er_rdzv *c, const struct rdzv_survey *s)
 {
     uint64_t grace = c->opts.death_grace_us + s->absent / 2000 * ER_US_PER_S;
+    uint64_t at, back = c->resumed_us ? er_deadline_in(c->resumed_us, 2 * c->opts.lease_ttl_us) : 0;
 
     if (s->absent >= 3 && s->absent > s->members / 4)
         grace = 2 * c->opts.lease_ttl_us;
     else if (grace > c->opts.lease_ttl_us)
         grace = c->opts.lease_ttl_us;
-    return er_deadline_in(s->last_gone_us, grace);
+    at = er_deadline_in(s->last_gone_us, grace);
+    return at > back ? at : back;
 }
 
 /* A full view begins every grace anew: nobody is lost on hearsay. */
@@ -154,6 +162,15 @@ void rdzv_clear_next(struct er_job_record *w)
     w->next_go = false;
 }
 
+/* Long enough to stop workers, and for a dead node to be missed: its lease may be extended once, by
+ * a change of the store's leader. */
+static uint64_t ready_time(const struct er_rdzv *c)
+{
+    uint64_t missed = er_deadline_in(2 * c->opts.lease_ttl_us, c->opts.death_grace_us);
+
+    return er_deadline_in(c->opts.stop_grace_us, missed > READY_EXTRA_US ? missed : READY_EXTRA_US);
+}
+
 void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
 {
     struct er_job_record w = c->view.world;
@@ -170,7 +187,7 @@ void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
         w.cause = *failed;
     else if (reason == ER_REASON_DRAINED)
         name_leaver(c, &w);
-    w.ready_us = er_deadline_in(c->opts.stop_grace_us, READY_EXTRA_US);
+    w.ready_us = ready_time(c);
     rdzv_budget_advance(c, &w);
     if (lost)
         rdzv_note_losses(c);
@@ -224,7 +241,7 @@ static void wait_for_rest(struct er_rdzv *c)
 
     if (!c->first_ok_us)
         c->first_ok_us = c->now_us;
-    if (!rdzv_due(c, er_deadline_in(c->first_ok_us, c->opts.exit_timeout_us)))
+    if (!rdzv_due(c, er_deadline_in(rdzv_counted_from(c, c->first_ok_us), c->opts.exit_timeout_us)))
         return;
     blame_first_silent(c, &cause);
     rdzv_write_verdict(c, ER_WORLD_FAILED, EXIT_HANG, false, &cause,
@@ -300,6 +317,13 @@ static bool idle(const struct er_rdzv *c)
     return c->lanes[ER_LANE_LEAD].kind == ER_TXN_NONE;
 }
 
+/* Who doesn't hear from the store decides nothing: its view is old. An event says when it is back.
+ */
+static bool out_of_touch(const struct er_rdzv *c)
+{
+    return c->now_us > er_deadline_in(c->heard_us, c->opts.lease_ttl_us);
+}
+
 void rdzv_lead_decide(struct er_rdzv *c)
 {
     if (c->state == ER_RDZV_REVOKING)
@@ -318,7 +342,7 @@ void rdzv_lead_decide(struct er_rdzv *c)
         return;
     }
     follow_world(c);
-    if (rdzv_terminal(&c->view.world) || !rdzv_lane_free(c, ER_LANE_LEAD))
+    if (rdzv_terminal(&c->view.world) || out_of_touch(c) || !rdzv_lane_free(c, ER_LANE_LEAD))
         return;
     if (c->lead == ER_LEAD_ASSIGNING || c->lead == ER_LEAD_SEALING)
         rdzv_follow_plan(c);

@@ -116,6 +116,9 @@ struct er_store_ops {
     /* When the last request or keep-alive was sent that the store has answered; NULL: it cannot be
      * out of reach. */
     uint64_t (*heard)(const struct er_store *store);
+    /* When the store was found to answer again after an interruption; 0: there was none. NULL:
+     * there cannot be any. */
+    uint64_t (*resumed)(const struct er_store *store);
 };
 
 struct er_store {

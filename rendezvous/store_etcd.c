@@ -86,6 +86,11 @@ static uint64_t store_heard(const struct er_store *store)
     return er_etcd_conn_heard(conn_of(store));
 }
 
+static uint64_t store_resumed(const struct er_store *store)
+{
+    return er_etcd_conn_resumed(conn_of(store));
+}
+
 static const struct er_store_ops etcd_ops = {
     .name = "etcd",
     .free = store_free,
@@ -100,6 +105,7 @@ static const struct er_store_ops etcd_ops = {
     .watch = store_watch,
     .unwatch = store_unwatch,
     .heard = store_heard,
+    .resumed = store_resumed,
 };
 
 int er_store_etcd_open(struct er_store **ret, const struct er_etcd_opts *opts, struct er_error *err)

@@ -236,6 +236,13 @@ static uint64_t client_heard(const struct er_store *store)
     return local(c, c->cut || c->deaf ? c->cut_us : c->store->now_us);
 }
 
+static uint64_t client_resumed(const struct er_store *store)
+{
+    const struct mem_client *c = mem_client_of(store);
+
+    return c->resumed_us ? local(c, c->resumed_us) : 0;
+}
+
 static uint64_t client_deadline(const struct er_store *store)
 {
     const struct mem_client *c = mem_client_of(store);
@@ -475,6 +482,7 @@ static const struct er_store_ops mem_ops = {
     .watch = client_watch,
     .unwatch = client_unwatch,
     .heard = client_heard,
+    .resumed = client_resumed,
 };
 
 /* ---- life ---- */

@@ -40,6 +40,15 @@ void er_store_mem_delay(struct er_store *store, uint64_t reply_us, uint64_t watc
     mem_client_of(store)->watch_delay_us = watch_us;
 }
 
+/* Cut off or deaf begins or ends. */
+static void note_reach(struct mem_client *c, bool within)
+{
+    if (within)
+        c->resumed_us = c->store->now_us;
+    else
+        c->cut_us = c->store->now_us;
+}
+
 void er_store_mem_cut(struct er_store *store, bool cut)
 {
     struct mem_client *c = mem_client_of(store);
@@ -47,7 +56,7 @@ void er_store_mem_cut(struct er_store *store, bool cut)
     if (c->cut == cut)
         return;
     c->cut = cut;
-    c->cut_us = c->store->now_us;
+    note_reach(c, !cut);
     mem_client_keep(c, !cut);
 }
 
@@ -73,7 +82,7 @@ void er_store_mem_deaf(struct er_store *store, bool deaf)
     if (c->deaf == deaf)
         return;
     c->deaf = deaf;
-    c->cut_us = c->store->now_us;
+    note_reach(c, !deaf);
 }
 
 void er_store_mem_skew(struct er_store *store, int64_t skew_us)

@@ -123,6 +123,7 @@ struct mem_client {
     bool cut, deaf, dispatching; /* deaf: nothing arrives here */
     int64_t skew_us;             /* this client's clock is ahead by */
     uint64_t cut_us;             /* since when */
+    uint64_t resumed_us;         /* neither, after one of them, since when */
     enum er_store_mem_fault fault;
     uint64_t fault_delay_us, reply_delay_us, watch_delay_us;
     struct er_store_event *scratch; /* one revision's events */
