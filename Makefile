@@ -44,8 +44,8 @@ interop: ## other programs' scripts, files and protocols; installs PyTorch when 
 soak: ## simulate the rendezvous for MINUTES (default 10), from seed FIRST
 	@$(SETUP)
 	@$(call compile,$(BUILD),-Dtests=enabled)
-	@sha256sum $(BUILD)/tests/sim/sim_rendezvous
-	@$(BUILD)/tests/sim/sim_rendezvous soak $(or $(MINUTES),10) $(or $(FIRST),1)
+	@$(BUILD)/tests/sim/sim_rendezvous soak $(or $(MINUTES),10) $(or $(FIRST),1) \
+		$$(sha256sum $(BUILD)/tests/sim/sim_rendezvous | cut -d" " -f1)
 
 valgrind: ## the unit suite under valgrind
 	@$(SETUP)

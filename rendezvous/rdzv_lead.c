@@ -317,11 +317,14 @@ static bool idle(const struct er_rdzv *c)
     return c->lanes[ER_LANE_LEAD].kind == ER_TXN_NONE;
 }
 
-/* Who doesn't hear from the store decides nothing: its view is old. An event says when it is back.
- */
-static bool out_of_touch(const struct er_rdzv *c)
+/* Who doesn't hear from the store decides nothing: its view is old. It looks again now and then, as
+ * the store's return need not be an event. */
+static bool out_of_touch(struct er_rdzv *c)
 {
-    return c->now_us > er_deadline_in(c->heard_us, c->opts.lease_ttl_us);
+    if (c->now_us <= er_deadline_in(c->heard_us, c->opts.lease_ttl_us))
+        return false;
+    rdzv_wake(c, er_deadline_in(c->now_us, c->opts.lease_ttl_us / 3));
+    return true;
 }
 
 void rdzv_lead_decide(struct er_rdzv *c)

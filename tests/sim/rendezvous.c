@@ -10,8 +10,10 @@
  *
  *   sim_rendezvous [COUNT [FIRST_SEED]]    seeds; a failing one is shrunk and printed as one line
  *   sim_rendezvous seed SEED [KEEP,...]    one, told in detail; with only those of its faults
+ *   sim_rendezvous replay FILE [tell]      schedules that failed once, one a line
  *   sim_rendezvous bugs [REPEATS]          every planted bug: found after how many events
- *   sim_rendezvous soak MINUTES [FIRST]    as long as that
+ *   sim_rendezvous soak MINUTES [FIRST [HASH]]
+ *                                          as long as that; HASH of the binary goes into the record
  */
 
 #define DEFAULT_SEEDS 300
@@ -65,8 +67,9 @@ static void print_failure(uint64_t seed)
         printf("%s%zu", comma, i);
         comma = ",";
     }
-    printf("%s\n#   at %llu us: %s\n", *comma ? "" : "none", (unsigned long long)sim.now_us,
-           sim.why);
+    printf("%s\n#   at %llu us: %s\n# for regressions.txt: ", *comma ? "" : "none",
+           (unsigned long long)sim.now_us, sim.why);
+    sim_print(&sim);
 }
 
 static bool run_one(uint64_t seed)
@@ -81,41 +84,79 @@ static bool run_one(uint64_t seed)
 
 /* ---- reports ---- */
 
-static const char *const fault_names[] = {
-#define NAME(name, weight) #name,
-    SIM_FAULT_KINDS(NAME)
-#undef NAME
+/* The least hit of the cells that can be hit. */
+struct least {
+    uint64_t hits;
+    unsigned kind, phase, role, cells, impossible;
 };
 
-static void print_coverage(void)
+static struct least find_least(void)
 {
-    static const char *const phases[] = {
-#define NAME(name) #name,
-        SIM_PHASES(NAME)
-#undef NAME
-    };
-    uint64_t least = UINT64_MAX;
+    struct least l = {.hits = UINT64_MAX};
 
-    printf("# hits: leader/member/other\n# %-11s", "");
-    for (size_t p = 0; p < SIM_PHASE_COUNT; p++)
-        printf(" %20s", phases[p]);
-    for (size_t k = 0; k < SIM_FAULT_COUNT; k++) {
-        printf("\n# %-11s", fault_names[k]);
-        for (size_t p = 0; p < SIM_PHASE_COUNT; p++) {
-            char cell[64];
-
-            snprintf(cell, sizeof(cell), "%llu/%llu/%llu", (unsigned long long)sim_hits[k][p][0],
-                     (unsigned long long)sim_hits[k][p][1], (unsigned long long)sim_hits[k][p][2]);
-            printf(" %20s", cell);
-            for (size_t r = 0; r < SIM_ROLE_COUNT; r++) {
-                bool possible = p != SIM_PHASE_first || r != SIM_ROLE_member;
-
-                least = possible && sim_hits[k][p][r] < least ? sim_hits[k][p][r] : least;
+    for (unsigned k = 0; k < SIM_FAULT_COUNT; k++) {
+        for (unsigned p = 0; p < SIM_PHASE_COUNT; p++) {
+            for (unsigned r = 0; r < SIM_ROLE_COUNT; r++) {
+                l.cells++;
+                if (sim_impossible((enum sim_fault_kind)k, (enum sim_phase)p, (enum sim_role)r)) {
+                    l.impossible++;
+                } else if (sim_hits[k][p][r] < l.hits) {
+                    l.hits = sim_hits[k][p][r];
+                    l.kind = k;
+                    l.phase = p;
+                    l.role = r;
+                }
             }
         }
     }
-    printf("\n# least hit cell (members in the first formation left out): %llu\n",
-           (unsigned long long)least);
+    return l;
+}
+
+static void print_cell(unsigned kind, unsigned phase)
+{
+    char cell[80] = "";
+    size_t n = 0;
+
+    for (unsigned r = 0; r < SIM_ROLE_COUNT; r++) {
+        const char *slash = r ? "/" : "";
+
+        if (sim_impossible((enum sim_fault_kind)kind, (enum sim_phase)phase, (enum sim_role)r))
+            n += (size_t)snprintf(cell + n, sizeof(cell) - n, "%s-", slash);
+        else
+            n += (size_t)snprintf(cell + n, sizeof(cell) - n, "%s%llu", slash,
+                                  (unsigned long long)sim_hits[kind][phase][r]);
+    }
+    printf(" %22s", cell);
+}
+
+static void print_coverage(void)
+{
+    struct least l = find_least();
+
+    printf("# hits: leader/member/other; -: cannot be\n# %-11s", "");
+    for (unsigned p = 0; p < SIM_PHASE_COUNT; p++)
+        printf(" %22s", sim_phase_names[p]);
+    for (unsigned k = 0; k < SIM_FAULT_COUNT; k++) {
+        printf("\n# %-11s", sim_fault_names[k]);
+        for (unsigned p = 0; p < SIM_PHASE_COUNT; p++)
+            print_cell(k, p);
+    }
+    printf("\n# least hit cell: %s in %s on %s, %llu\n", sim_fault_names[l.kind],
+           sim_phase_names[l.phase], sim_role_names[l.role], (unsigned long long)l.hits);
+}
+
+/* One line for the record. */
+static void print_record(uint64_t first, uint64_t seeds, double took, const char *hash)
+{
+    struct least l = find_least();
+
+    printf("{\"figure\":\"soak\",\"first_seed\":%llu,\"seeds\":%llu,\"events\":%llu,"
+           "\"violations\":%llu,\"cells\":%u,\"cells_impossible\":%u,\"least_cell\":"
+           "\"%s/%s/%s\",\"least_cell_hits\":%llu,\"seconds\":%.0f,\"binary_sha256\":\"%s\"}\n",
+           (unsigned long long)first, (unsigned long long)seeds, (unsigned long long)events,
+           (unsigned long long)failures, l.cells, l.impossible, sim_fault_names[l.kind],
+           sim_phase_names[l.phase], sim_role_names[l.role], (unsigned long long)l.hits, took,
+           hash);
 }
 
 static double seconds(void)
@@ -126,7 +167,8 @@ static double seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static int run_seeds(uint64_t first, uint64_t count, double limit_s)
+/* `hash`: NULL: no record. */
+static int run_seeds(uint64_t first, uint64_t count, double limit_s, const char *hash)
 {
     double begun = seconds(), took;
     uint64_t n = 0;
@@ -141,6 +183,8 @@ static int run_seeds(uint64_t first, uint64_t count, double limit_s)
     printf("%llu seeds from %llu, %llu events, %.0f a second, %llu failed\n", (unsigned long long)n,
            (unsigned long long)first, (unsigned long long)events, (double)events / took,
            (unsigned long long)failures);
+    if (hash)
+        print_record(first, n, took, hash);
     return failures ? 1 : 0;
 }
 
@@ -206,6 +250,7 @@ static int run_seed(uint64_t seed, const char *keep)
 {
     bool ok = sim_run(&sim, seed, false);
 
+    sim_print(&sim);
     if (keep) {
         for (size_t i = 0; i < sim.fault_n; i++)
             sim.faults[i].left_out = true;
@@ -219,9 +264,37 @@ static int run_seed(uint64_t seed, const char *keep)
     sim_verbose = true;
     ok = sim_run(&sim, seed, true);
     printf("# seed %llu: %d nodes, %d:%d, %llu events, %llu generations: %s\n",
-           (unsigned long long)seed, sim.n, sim.min, sim.max, (unsigned long long)sim.events,
-           (unsigned long long)sim.seals, ok ? "ok" : sim.why);
+           (unsigned long long)seed, sim.n, (int)sim.shape.min, (int)sim.shape.max,
+           (unsigned long long)sim.events, (unsigned long long)sim.seals, ok ? "ok" : sim.why);
     return ok ? 0 : 1;
+}
+
+/* Every line of the file, but for comments. */
+static int replay(const char *path)
+{
+    static char line[32768];
+    FILE *f = fopen(path, "re");
+    unsigned lines = 0;
+
+    if (!f) {
+        printf("cannot open '%s'\n", path);
+        return 1;
+    }
+    while (fgets(line, sizeof(line), f)) {
+        if (line[0] == '#' || line[0] == '\n')
+            continue;
+        lines++;
+        if (!sim_parse(&sim, line)) {
+            printf("# not a schedule: %s", line);
+            failures++;
+        } else if (!sim_run(&sim, sim.seed, true)) {
+            printf("# %s: %s", sim.why, line);
+            failures++;
+        }
+    }
+    fclose(f);
+    printf("%u schedules replayed, %llu failed\n", lines, (unsigned long long)failures);
+    return failures || !lines ? 1 : 0;
 }
 
 int main(int argc, char **argv)
@@ -235,6 +308,10 @@ int main(int argc, char **argv)
     if (strcmp(verb, "bugs") == 0)
         return run_bugs(a ? (unsigned)a : 1);
     if (strcmp(verb, "soak") == 0)
-        return run_seeds(argc > 3 ? strtoull(argv[3], NULL, 10) : 1, UINT64_MAX, (double)a * 60);
-    return run_seeds(a ? a : 1, *verb ? strtoull(verb, NULL, 10) : DEFAULT_SEEDS, 0);
+        return run_seeds(argc > 3 ? strtoull(argv[3], NULL, 10) : 1, UINT64_MAX, (double)a * 60,
+                         argc > 4 ? argv[4] : "");
+    sim_verbose = argc > 3 && strcmp(argv[3], "tell") == 0;
+    if (strcmp(verb, "replay") == 0)
+        return replay(argc > 2 ? argv[2] : "");
+    return run_seeds(a ? a : 1, *verb ? strtoull(verb, NULL, 10) : DEFAULT_SEEDS, 0, NULL);
 }

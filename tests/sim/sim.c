@@ -61,7 +61,7 @@ static void on_prepare(void *user, const struct er_assignment *a)
     node->running = a->generation;
     node->preparing = true;
     node->reported = false;
-    node->ready_us = sim_soon(node->sim, &node->rand, 5 * ER_US_PER_S);
+    node->ready_us = sim_soon(node->sim, &node->rand, node->sim->shape.prepare * ER_US_PER_S);
     if (sim_chance(&node->rand, 5))
         node->fail_us = sim_soon(node->sim, &node->rand, 5 * ER_US_PER_S);
 }
@@ -75,14 +75,15 @@ static void on_notice(void *user, enum er_driver_notice kind, uint64_t target)
     sim_require(node->sim, !node->preparing && target > node->running,
                 "n%d was given notice of %llu", node->index, (unsigned long long)target);
     if (sim_chance(&node->rand, 95))
-        node->left_us = sim_soon(node->sim, &node->rand, 3 * ER_US_PER_S);
+        node->left_us = sim_soon(node->sim, &node->rand, node->sim->shape.depart * ER_US_PER_S);
 }
 
 static void on_stop(void *user, uint64_t generation, const char *reason)
 {
     struct sim_node *node = user;
     struct sim *sim = node->sim;
-    uint64_t max = sim_chance(&node->rand, 95) ? 35 * ER_US_PER_S : 100 * ER_US_PER_S;
+    bool stubborn = !sim->healed && sim_chance(&node->rand, (unsigned)sim->shape.stubborn);
+    uint64_t max = (stubborn ? 200 : 35) * ER_US_PER_S;
 
     sim_require(sim, node->running == generation || node->running == 0,
                 "n%d told to stop %llu, runs %llu", node->index, (unsigned long long)generation,
@@ -90,7 +91,8 @@ static void on_stop(void *user, uint64_t generation, const char *reason)
     if (sim_verbose)
         printf("# %12llu n%d stops %llu: %s\n", (unsigned long long)sim->now_us, node->index,
                (unsigned long long)generation, reason);
-    node->left_us = sim_chance(&node->rand, 40) ? sim->now_us : sim_soon(sim, &node->rand, max);
+    node->left_us =
+        !stubborn && sim_chance(&node->rand, 40) ? sim->now_us : sim_soon(sim, &node->rand, max);
     node->fail_us = node->ok_us = node->ready_us = 0;
 }
 
@@ -147,6 +149,7 @@ static uint64_t local_now(const struct sim_node *node)
 static void options(struct sim_node *node, struct er_driver_opts *o)
 {
     struct sim *sim = node->sim;
+    const struct sim_shape *shape = &sim->shape;
 
     *o = (struct er_driver_opts){
         .job = "sim",
@@ -154,10 +157,10 @@ static void options(struct sim_node *node, struct er_driver_opts *o)
         .prefix = "/elastic-run",
         .slots = sim->slots[node->index],
         .preferred_rank = -1,
-        .min_nodes = (uint32_t)sim->min,
-        .max_nodes = (uint32_t)sim->max,
-        .restart_max = sim->restart_max,
-        .restart_window_us = sim->seed % 2 ? ER_FOREVER : 60 * ER_US_PER_S,
+        .min_nodes = (uint32_t)shape->min,
+        .max_nodes = (uint32_t)shape->max,
+        .restart_max = (uint32_t)shape->budget,
+        .restart_window_us = shape->window ? shape->window * ER_US_PER_S : ER_FOREVER,
         .backoff_initial_us = 100000,
         .backoff_max_us = 10 * ER_US_PER_S,
         .join_timeout_us = 600 * ER_US_PER_S,
@@ -165,15 +168,15 @@ static void options(struct sim_node *node, struct er_driver_opts *o)
         .exit_timeout_us = 300 * ER_US_PER_S,
         .lease_ttl_us = 5 * ER_US_PER_S,
         .death_grace_us = ER_US_PER_S,
-        .replacement_wait_us = sim->seed % 3 ? 0 : 3 * ER_US_PER_S,
+        .replacement_wait_us = shape->replacement * ER_US_PER_S,
         .stop_grace_us = 30 * ER_US_PER_S,
         .spec = "command=train",
-        .strike_max = sim->seed % 5 ? 0 : 3,
+        .strike_max = (uint32_t)shape->strikes,
         .strike_window_us = 600 * ER_US_PER_S,
-        .strike_cooldown_us = sim->seed % 4 ? 120 * ER_US_PER_S : 0,
-        .store_loss_limit_us = sim->seed % 7 ? 0 : 20 * ER_US_PER_S,
-        .resize_grace_us = sim->planned ? 60 * ER_US_PER_S : 0,
-        .new_run = sim->new_runs && !sim->finishing ? ER_NEW_RUN_AUTO : ER_NEW_RUN_NO,
+        .strike_cooldown_us = shape->cooldown * ER_US_PER_S,
+        .store_loss_limit_us = shape->loss_limit * ER_US_PER_S,
+        .resize_grace_us = shape->planned ? 60 * ER_US_PER_S : 0,
+        .new_run = shape->new_runs && !sim->finishing ? ER_NEW_RUN_AUTO : ER_NEW_RUN_NO,
         .incarnation = ++sim->incarnations,
         .boot_id_hash = node->boot,
         .seed = er_rand_next(&node->rand),
@@ -202,8 +205,9 @@ static void up(struct sim_node *node)
     er_store_mem_delay(node->client, 200 + sim_below(&node->rand, 4000),
                        sim_below(&node->rand, 8000));
     er_driver_port(node->driver, 1000 + node->index);
-    if (sim->planned)
-        er_driver_planned(node->driver, sim->seed % 11 || node->index);
+    node->driver->core->min_interval_us = sim->shape.interval * ER_US_PER_S;
+    if (sim->shape.planned)
+        er_driver_planned(node->driver, !sim->shape.unable || node->index);
     node->dirty = true;
 }
 
@@ -249,7 +253,7 @@ static void run_workers(struct sim *sim, struct sim_node *node)
         return;
     sim_down(node);
     /* A unit's restart: an agent without the job's verdict comes back. */
-    if (!sim_job_over(&sim->world) || (sim->new_runs && !sim->finishing))
+    if (!sim_job_over(&sim->world) || (sim->shape.new_runs && !sim->finishing))
         node->restart_us = sim_soon(sim, &node->rand, 20 * ER_US_PER_S);
 }
 
@@ -353,47 +357,37 @@ static void run_until(struct sim *sim, uint64_t end_us)
 
 /* ---- one seed ---- */
 
-static int pick_size(struct er_rand *r)
+static void set_up_node(struct sim *sim, int i)
 {
-    uint64_t dice = sim_below(r, 100);
+    struct sim_node *node = &sim->nodes[i];
 
-    if (dice < 75)
-        return 1 + (int)sim_below(r, 5);
-    return dice < 95 ? 6 + (int)sim_below(r, 10) : 16 + (int)sim_below(r, SIM_NODES - 15);
+    node->sim = sim;
+    node->index = i;
+    node->boot = 100 + (uint64_t)i * 100;
+    node->next_us = ER_FOREVER;
+    er_rand_init(&node->rand, sim->seed * 1000 + (uint64_t)i);
+    snprintf(node->id, sizeof(node->id), "n%d", i);
+    sim->slots[i] = 1 + (int)sim_below(&node->rand, 3);
+    if (sim_chance(&node->rand, 50))
+        node->drift_ppm = (int)sim_below(&node->rand, 20001) - 10000;
+    node->restart_us = sim_soon(sim, &node->rand, sim->shape.spread * ER_US_PER_S);
 }
 
-static void set_up(struct sim *sim, uint64_t seed)
+static void set_up(struct sim *sim, uint64_t seed, bool keep)
 {
-    static const uint32_t budgets[] = {0, 1, 3, 10, UINT32_MAX, UINT32_MAX, UINT32_MAX};
-
     sim->seed = seed;
     er_rand_init(&sim->rand, seed);
     sim->now_us = sim->begun_us = 1000 * ER_US_PER_S;
-    sim->n = pick_size(&sim->rand);
-    sim->max = 1 + (int)sim_below(&sim->rand, (uint64_t)sim->n);
-    sim->min = 1 + (int)sim_below(&sim->rand, (uint64_t)sim->max);
-    if (sim_chance(&sim->rand, 50))
-        sim->min = 1 + sim->min / 3;
-    sim->restart_max = budgets[sim_below(&sim->rand, 7)];
-    sim->planned = sim_chance(&sim->rand, 60);
-    sim->new_runs = sim_chance(&sim->rand, 25);
+    if (!keep)
+        sim_pick_shape(sim);
+    sim->n = (int)sim->shape.n;
     if (er_store_mem_new(&sim->observer, NULL))
         abort();
     sim_look(sim);
-    for (int i = 0; i < sim->n; i++) {
-        struct sim_node *node = &sim->nodes[i];
-
-        node->sim = sim;
-        node->index = i;
-        node->boot = 100 + (uint64_t)i * 100;
-        node->next_us = ER_FOREVER;
-        er_rand_init(&node->rand, seed * 1000 + (uint64_t)i);
-        snprintf(node->id, sizeof(node->id), "n%d", i);
-        sim->slots[i] = 1 + (int)sim_below(&sim->rand, 3);
-        node->drift_ppm =
-            sim_chance(&sim->rand, 50) ? (int)sim_below(&sim->rand, 20001) - 10000 : 0;
-        node->restart_us = sim_soon(sim, &sim->rand, 3 * ER_US_PER_S);
-    }
+    for (int i = 0; i < sim->n; i++)
+        set_up_node(sim, i);
+    if (!keep)
+        sim_schedule(sim);
 }
 
 static void finish(struct sim *sim)
@@ -405,10 +399,11 @@ static void finish(struct sim *sim)
     }
 }
 
-/* Keeps a schedule that is there. */
+/* Keeps a shape and a schedule that are there. */
 static void clear(struct sim *sim, bool keep)
 {
     static struct sim_fault faults[SIM_FAULTS];
+    struct sim_shape shape = sim->shape;
     size_t n = sim->fault_n;
 
     memcpy(faults, sim->faults, sizeof(faults));
@@ -418,6 +413,7 @@ static void clear(struct sim *sim, bool keep)
     if (!keep)
         return;
     memcpy(sim->faults, faults, sizeof(faults));
+    sim->shape = shape;
     sim->fault_n = n;
 }
 
@@ -447,18 +443,16 @@ bool sim_run(struct sim *sim, uint64_t seed, bool keep)
     uint64_t before;
 
     clear(sim, keep);
-    set_up(sim, seed);
-    if (!keep)
-        sim_schedule(sim);
+    set_up(sim, seed, keep);
     sim_observe(sim);
-    run_until(sim, sim->faults[sim->fault_n - 1].at_us + 31 * ER_US_PER_S);
+    run_until(sim, sim->begun_us + sim->shape.until * ER_US_PER_S);
     sim_heal(sim);
     run_until(sim, sim->now_us + CALM_US);
     if (!sim->broken)
         sim_check_rest(sim);
     before = sim->seals;
     run_until(sim, sim->now_us + QUIET_US);
-    sim_require(sim, sim->seals == before || sim->new_runs, "generations come and go");
+    sim_require(sim, sim->seals == before || sim->shape.new_runs, "generations come and go");
     if (!sim->broken)
         finish(sim);
     run_until(sim, sim->now_us + CALM_US);

@@ -3,7 +3,8 @@
  * Seeded simulation of the rendezvous: 1 to 64 agents on one embedded store and one virtual clock,
  * in one process. A seed gives the job's shape and a schedule of faults; the same seed and schedule
  * replay exactly. sim.c: agents, workers, clock; sim_check.c: what must always hold, checked on
- * every change of the store in its order; sim_fault.c: the schedule; rendezvous.c: the program.
+ * every change of the store in its order; sim_schedule.c: which faults, and when; sim_fault.c: what
+ * each does; sim_text.c: shape and schedule as one line; rendezvous.c: the program.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,6 +70,34 @@ enum sim_role {
         SIM_ROLE_COUNT
 };
 
+/* What a job looks like; all of it follows from the seed, unless it was given. Times in seconds.
+ * X(name, what) */
+#define SIM_SHAPE(X)                                                                               \
+    X(n, "nodes")                                                                                  \
+    X(min, "bounds")                                                                               \
+    X(max, "bounds")                                                                               \
+    X(budget, "restarts allowed; 4294967295: any number")                                          \
+    X(window, "of the budget; 0: none")                                                            \
+    X(replacement, "replacement_wait")                                                             \
+    X(strikes, "0: nobody is set aside for failures")                                              \
+    X(cooldown, "0: nobody is set aside")                                                          \
+    X(loss_limit, "store_loss.limit; 0: none")                                                     \
+    X(planned, "nodes can take part in planned changes")                                           \
+    X(unable, "all but the first")                                                                 \
+    X(new_runs, "agents begin another run")                                                        \
+    X(stubborn, "percent of workers that take very long to stop")                                  \
+    X(prepare, "longest start of workers that are prepared")                                       \
+    X(depart, "longest way to an agreed step")                                                     \
+    X(spread, "agents start within")                                                               \
+    X(interval, "between two grows")                                                               \
+    X(focus, "phase that faults are aimed at; 6: none")                                            \
+    X(until, "when everything heals")
+struct sim_shape {
+#define SIM_FIELD(name, what) uint64_t name;
+    SIM_SHAPE(SIM_FIELD)
+#undef SIM_FIELD
+};
+
 /* Due at `at_us`; then as soon as the job is in `phase` and the victim has `role`, at the latest 30
  * s after. */
 struct sim_fault {
@@ -114,10 +143,9 @@ struct sim_sealed {
 struct sim {
     uint64_t seed, now_us, begun_us;
     struct er_rand rand;
-    int n, min, max, slots[SIM_NODES];
-    uint32_t restart_max;
-    bool planned, new_runs;
-    bool finishing, broken;
+    int n, slots[SIM_NODES];
+    struct sim_shape shape;
+    bool healed, finishing, broken;
     char why[256];
     uint64_t events, seals, outage_us, incarnations, requests;
     uint64_t last_rev;
@@ -148,7 +176,8 @@ uint64_t sim_soon(const struct sim *sim, struct er_rand *r, uint64_t max_us);
 void sim_down(struct sim_node *node);
 void sim_dirty(struct sim *sim); /* everybody may have something to do */
 void sim_report(struct sim_node *node, bool ok, bool uncounted);
-/* Runs one seed; `sim` has a schedule already when `keep`. True: nothing was violated. */
+/* Runs one seed; `sim` has a shape and a schedule already when `keep`. True: nothing was violated.
+ */
 bool sim_run(struct sim *sim, uint64_t seed, bool keep);
 
 /* sim_check.c */
@@ -168,8 +197,22 @@ bool sim_job_over(const struct er_job_record *w);
             sim_fail(sim, __VA_ARGS__);                                                            \
     } while (0)
 
-/* sim_fault.c */
+/* sim_schedule.c */
+void sim_pick_shape(struct sim *sim);
 void sim_schedule(struct sim *sim);
 uint64_t sim_next_fault(const struct sim *sim);
 void sim_inject(struct sim *sim); /* what is due */
 void sim_heal(struct sim *sim);
+/* Why no fault of that kind can hit there; NULL: it can. */
+const char *sim_impossible(enum sim_fault_kind kind, enum sim_phase phase, enum sim_role role);
+
+/* sim_fault.c: false: it changes nothing now. */
+bool sim_act(struct sim *sim, struct sim_node *node, enum sim_fault_kind kind, uint64_t amount);
+
+/* sim_text.c */
+extern const char *const sim_fault_names[SIM_FAULT_COUNT],
+    *const sim_phase_names[SIM_PHASE_COUNT], *const sim_role_names[SIM_ROLE_COUNT];
+/* Seed, shape and schedule (without what is left out) as one line. */
+void sim_print(const struct sim *sim);
+/* A line of sim_print(); false: it is none. */
+bool sim_parse(struct sim *sim, const char *line);
