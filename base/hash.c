@@ -113,6 +113,11 @@ struct er_hasher *er_hasher_new(void)
     return h;
 }
 
+void er_hasher_reset(struct er_hasher *h)
+{
+    XXH3_128bits_reset(&h->state);
+}
+
 void er_hasher_add(struct er_hasher *h, const void *data, size_t n)
 {
     if (n)

@@ -20,6 +20,8 @@ int er_digest_parse(const char *hex, struct er_digest *ret, struct er_error *err
 /* Streaming form. */
 struct er_hasher;                      /* heap */
 struct er_hasher *er_hasher_new(void); /* NULL: out of memory */
+/* As new. */
+void er_hasher_reset(struct er_hasher *h);
 void er_hasher_add(struct er_hasher *h, const void *data, size_t n);
 struct er_digest er_hasher_get(const struct er_hasher *h);
 void er_hasher_free(struct er_hasher *h);

@@ -8,12 +8,14 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/piece.h"
 #include "ckpt/slices.h"
 
 #define THREADS_AUTO 4u
@@ -31,23 +33,26 @@ int er_ckpt_source_open(struct er_ckpt_source *source, const char *folder, struc
     rc = er_ckpt_read_manifest(folder, &source->m, err);
     if (rc < 0)
         return rc;
-    source->fds = calloc(source->m.shard_n, sizeof(*source->fds));
-    if (!source->fds) {
+    source->files = calloc(source->m.shard_n, sizeof(*source->files));
+    if (!source->files) {
         er_manifest_done(&source->m);
         return er_error_set(err, -ENOMEM, "read '%s': no memory", folder);
     }
     for (uint32_t i = 0; i < source->m.shard_n; i++)
-        source->fds[i] = -1;
+        source->files[i].fd = -1;
     return 0;
 }
 
 void er_ckpt_source_close(struct er_ckpt_source *source)
 {
-    for (uint32_t i = 0; source->fds && i < source->m.shard_n; i++)
-        if (source->fds[i] >= 0)
-            close(source->fds[i]);
-    free(source->fds);
-    source->fds = NULL;
+    for (uint32_t i = 0; source->files && i < source->m.shard_n; i++) {
+        if (source->files[i].map)
+            munmap((void *)(uintptr_t)source->files[i].map, (size_t)source->m.shards[i].bytes);
+        if (source->files[i].fd >= 0)
+            close(source->files[i].fd);
+    }
+    free(source->files);
+    source->files = NULL;
     er_manifest_done(&source->m);
 }
 
@@ -58,7 +63,7 @@ int er_ckpt_source_shard(struct er_ckpt_source *source, uint32_t shard, struct e
     struct stat st;
     int rc;
 
-    if (source->fds[shard] >= 0)
+    if (source->files[shard].fd >= 0)
         return 0;
     rc = er_ckpt_join(source->folder, s->name, path, err);
     if (rc < 0)
@@ -69,7 +74,12 @@ int er_ckpt_source_shard(struct er_ckpt_source *source, uint32_t shard, struct e
     if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != s->bytes)
         return er_error_set(err, ER_E_CORRUPT, "'%s' has %lld bytes, the manifest says %llu", path,
                             (long long)st.st_size, (ull)s->bytes);
-    source->fds[shard] = ER_TAKE_FD(fd);
+    if (s->bytes > 0) {
+        void *map = mmap(NULL, (size_t)s->bytes, PROT_READ, MAP_SHARED, fd, 0);
+
+        source->files[shard].map = map == MAP_FAILED ? NULL : map;
+    }
+    source->files[shard].fd = ER_TAKE_FD(fd);
     return 0;
 }
 
@@ -166,7 +176,7 @@ struct run {
     const struct er_fetch_list *list;
     const struct er_ckpt_source *source;
     const struct er_fetch_opts *opts;
-    uint64_t scratch_bytes, total_bytes;
+    uint64_t total_bytes;
     atomic_size_t next;
     atomic_uint_fast64_t read_bytes, done_bytes;
     atomic_bool stop;
@@ -194,26 +204,32 @@ static bool all_finite(const char *data, uint64_t bytes, enum er_ckpt_dtype dtyp
     return sum == 0;
 }
 
-static int fetch_one(struct run *run, const struct er_fetch *f, char *scratch, struct er_error *err)
+static int fetch_one(struct run *run, const struct er_fetch *f, struct er_piece_reader *reader,
+                     struct er_error *err)
 {
     const struct er_manifest *m = &run->source->m;
     const struct er_manifest_slice *s = &m->slices[f->slice];
     const struct er_manifest_tensor *t = &m->tensors[s->tensor];
-    uint64_t bytes = slice_bytes(m, f->slice);
-    char *into = f->to && f->bytes == bytes ? f->to : scratch;
-    int rc = er_pread_all(run->source->fds[s->shard], into, (size_t)bytes, (off_t)s->at);
+    const struct er_ckpt_file *file = &run->source->files[s->shard];
+    const struct er_piece piece = {.fd = file->fd,
+                                   .map = file->map,
+                                   .at = s->at,
+                                   .bytes = slice_bytes(m, f->slice),
+                                   .to = f->to,
+                                   .from = f->from,
+                                   .wanted = f->to ? f->bytes : 0};
+    struct er_digest digest;
+    int rc = er_piece_read(reader, &piece, &digest);
 
     if (rc < 0)
         return er_error_set(err, rc, "read '%s': %s", m->shards[s->shard].name, er_error_name(rc));
-    atomic_fetch_add(&run->read_bytes, bytes);
-    if (!er_digest_equal(er_hash(into, (size_t)bytes), s->digest))
+    atomic_fetch_add(&run->read_bytes, piece.bytes);
+    if (!er_digest_equal(digest, s->digest))
         return er_error_set(err, ER_E_CORRUPT,
                             "tensor '%s', elements from %llu: digest does not match (shard %u)",
                             t->name, (ull)s->offset, s->shard);
-    if (run->opts->refuse_nonfinite && !all_finite(into + f->from, f->bytes, t->dtype))
+    if (run->opts->refuse_nonfinite && f->to && !all_finite(f->to, f->bytes, t->dtype))
         return er_error_set(err, -EDOM, "tensor '%s' holds values that are not finite", t->name);
-    if (f->to && into == scratch)
-        memcpy(f->to, scratch + f->from, (size_t)f->bytes);
     return 0;
 }
 
@@ -230,14 +246,14 @@ static void fail(struct run *run, int rc, const struct er_error *err)
 
 static void work(struct run *run, bool tells)
 {
-    ER_CLEANUP(er_cleanup_free) char *scratch = malloc((size_t)run->scratch_bytes + 1);
+    struct er_piece_reader *reader = er_piece_reader_new();
     struct er_error err = ER_ERROR_INIT;
     size_t i;
 
-    if (!scratch)
+    if (!reader)
         fail(run, er_error_set(&err, -ENOMEM, "read: no memory"), &err);
     while (!atomic_load(&run->stop) && (i = atomic_fetch_add(&run->next, 1)) < run->list->n) {
-        int rc = fetch_one(run, &run->list->items[i], scratch, &err);
+        int rc = fetch_one(run, &run->list->items[i], reader, &err);
 
         if (rc < 0)
             fail(run, rc, &err);
@@ -245,6 +261,7 @@ static void work(struct run *run, bool tells)
         if (tells && run->opts->progress)
             run->opts->progress(run->opts->user, atomic_load(&run->done_bytes), run->total_bytes);
     }
+    er_piece_reader_free(reader);
 }
 
 static void *work_thread(void *run)
@@ -289,13 +306,8 @@ int er_fetch_run(const struct er_fetch_list *list, const struct er_ckpt_source *
     struct run run = {.list = list, .source = source, .opts = opts};
 
     pthread_mutex_init(&run.lock, NULL);
-    for (size_t i = 0; i < list->n; i++) {
-        uint64_t bytes = slice_bytes(&source->m, list->items[i].slice);
-
+    for (size_t i = 0; i < list->n; i++)
         run.total_bytes += list->items[i].bytes;
-        if ((!list->items[i].to || list->items[i].bytes < bytes) && bytes > run.scratch_bytes)
-            run.scratch_bytes = bytes;
-    }
     run_threads(&run, thread_n(opts, list->n));
     if (opts->progress)
         opts->progress(opts->user, atomic_load(&run.done_bytes), run.total_bytes);

@@ -1,0 +1,25 @@
+#pragma once
+/*
+ * One piece of a shard file, hashed as a whole while the wanted part of it is copied. What is in
+ * the page cache is read where it lies, so that each byte crosses the memory bus once in and once
+ * out; everything else by read(2), which answers an I/O error with a code and not with a signal.
+ */
+#include <stdint.h>
+
+#include "base/hash.h"
+
+struct er_piece {
+    int fd;
+    const char *map; /* the file; NULL: read(2) alone */
+    uint64_t at, bytes;
+    char *to; /* of the piece [from, from + wanted); NULL: hash alone */
+    uint64_t from, wanted;
+};
+
+struct er_piece_reader; /* a thread's own */
+/* NULL: no memory. */
+struct er_piece_reader *er_piece_reader_new(void);
+void er_piece_reader_free(struct er_piece_reader *reader);
+/* -errno of the read. `to` holds what was read, whatever the digest says. */
+int er_piece_read(struct er_piece_reader *reader, const struct er_piece *piece,
+                  struct er_digest *ret);
