@@ -24,7 +24,7 @@ test: ## build, run every suite and check, count
 	@tests/run plain $(BUILD)
 
 bench: ## measure: BENCH=name one of them, QUICK=1 under a minute, PEERS=1 beside others' programs
-	@$(SETUP) build data
+	@$(SETUP) build data bench
 	@$(call compile,$(BUILD))
 	@bench/run --build $(BUILD) $(if $(filter 1,$(QUICK)),--quick) $(if $(filter 1,$(PEERS)),--peers) $(BENCH)
 

@@ -1,10 +1,9 @@
 /*
  * Checkpoints of 1 GiB of state, on two ranks of this host (QUICK=1: 128 MiB): what the copy costs,
- * what a step loses, how fast the state becomes durable against plain direct writes of the same
- * bytes by as many writers (what `fio --direct=1 --bs=4M --rw=write --end_fsync=1` does), loading,
- * reading at another world size; and with PEERS=1 the same from others' libraries.
+ * what a step loses, how fast the state becomes durable beside fio's direct writes of the same
+ * bytes by as many writers, loading, reading at another world size; and with PEERS=1 the same work
+ * by others' libraries, turn by turn.
  */
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +20,6 @@
 #include "bench/lib/ckpt_ranks.h"
 #include "ckpt/ckpt.h"
 
-#define WRITE_BYTES (4 << 20) /* of one plain direct write */
-
 static double cpu_ms(void)
 {
     struct timespec ts;
@@ -33,7 +30,24 @@ static double cpu_ms(void)
 
 /* ---- the copy ---- */
 
-enum { S_PAUSE, S_CPU, S_WRITE, S_RAW, S_RATIO, S_LOAD, S_QUIET, S_BUSY, S_LARGE, S_COPY };
+enum {
+    S_PAUSE,
+    S_PAUSE_MS,
+    S_CPU,
+    S_WRITE,
+    S_FIRST,
+    S_FIO,
+    S_RATIO,
+    S_LOAD,
+    S_LOAD_PEER,
+    S_QUIET,
+    S_BUSY,
+    S_COPY
+};
+
+#define STEADY 0.15 /* fio before and after a round may differ by */
+
+static bool with_peers;
 
 static double memcpy_ms(struct bench_rank *r, char *to, bool cpu)
 {
@@ -95,7 +109,7 @@ static void measure_copy(struct bench_rank *r)
             bench_add(pause, waited / plain);
             bench_add(cpu,
                       (double)(after.snapshot_cpu_us - before.snapshot_cpu_us) / 1e3 / plain_cpu);
-            r->shared->value[0] = waited;
+            bench_add(&r->shared->series[S_PAUSE_MS], waited);
         }
         bench_remove_step("copy", meta.applied);
     }
@@ -104,48 +118,7 @@ static void measure_copy(struct bench_rank *r)
 
 /* ---- writing ---- */
 
-/* This rank's share of the bytes by direct writes to a fresh file, then fsync; from barrier to
- * barrier. */
-static double raw_write_ms(struct bench_rank *r, bool pooled)
-{
-    char path[PATH_MAX + 64];
-    uint64_t bytes = bench_state_bytes / (uint64_t)r->size / WRITE_BYTES * WRITE_BYTES;
-    static struct er_pool *pool;
-    static char *plain, *large; /* memory as fio has it; and with large pages, as the copy */
-    char *buffer;
-    double started;
-    int fd;
-
-    if (!pool) {
-        bench_must(er_pool_new(&pool, WRITE_BYTES, &r->err), &r->err);
-        large = er_pool_alloc(pool, WRITE_BYTES, 4096);
-        if (posix_memalign((void **)&plain, 4096, WRITE_BYTES) != 0)
-            bench_fail("no memory");
-    }
-    buffer = pooled ? large : plain;
-    memset(buffer, 7, WRITE_BYTES);
-    snprintf(path, sizeof(path), "%s/raw-%d", bench_dir, r->rank);
-    bench_all(r, true);
-    started = bench_now_ms();
-    fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_DIRECT, 0666);
-    if (fd < 0)
-        fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0666);
-    if (fd < 0)
-        bench_fail("create '%s'", path);
-    (void)!fallocate(fd, 0, 0, (off_t)bytes);
-    for (uint64_t at = 0; at < bytes; at += WRITE_BYTES)
-        if (pwrite(fd, buffer, WRITE_BYTES, (off_t)at) != WRITE_BYTES)
-            bench_fail("write '%s'", path);
-    if (fsync(fd) < 0)
-        bench_fail("fsync '%s'", path);
-    close(fd);
-    bench_all(r, true);
-    started = bench_now_ms() - started;
-    unlink(path);
-    return started;
-}
-
-static double save_ms(struct bench_rank *r, uint64_t step)
+static double save_ms(struct bench_rank *r, const char *name, uint64_t step)
 {
     const struct er_meta meta = {.applied = step};
     double started;
@@ -154,43 +127,76 @@ static double save_ms(struct bench_rank *r, uint64_t step)
     started = bench_now_ms();
     bench_must(er_ckpt_save(r->ckpt, r->slices, TENSORS, &meta, &r->err), &r->err);
     bench_all(r, true);
-    return bench_now_ms() - started;
+    started = bench_now_ms() - started;
+    if (r->rank == 0)
+        bench_remove_step(name, step);
+    return started;
+}
+
+/* The first one of a process: memory, threads. */
+static void measure_first(struct bench_rank *r)
+{
+    double took;
+
+    bench_open(r, "first");
+    took = save_ms(r, "first", 1);
+    if (r->rank == 0)
+        bench_add(&r->shared->series[S_FIRST], took);
+}
+
+static bool steady(double a, double b)
+{
+    return fabs(a - b) <= STEADY * fmax(a, b);
+}
+
+static void ask_libraries(struct bench_shared *shared)
+{
+    for (size_t i = 0; i < LIBRARIES_N; i++) {
+        double pause, ms = bench_peers_ask("save", bench_libraries[i], &pause);
+
+        bench_add(&shared->save[i], ms);
+        bench_add(&shared->pause[i], pause);
+    }
+}
+
+/* Rank 0's side of a round; the others wait at the next barrier. */
+static void judge_round(struct bench_shared *shared, double took, double before, double after)
+{
+    struct bench_series *s = shared->series;
+
+    if (!steady(before, after)) {
+        fprintf(stderr, "bench: ckpt: a round is discarded: fio %.0f ms, then %.0f ms\n", before,
+                after);
+        return;
+    }
+    bench_add(&s[S_WRITE], took);
+    bench_add(&s[S_FIO], (before + after) / 2);
+    bench_add(&s[S_RATIO], (before + after) / 2 / took);
 }
 
 static void measure_writes(struct bench_rank *r)
 {
     struct bench_series *s = r->shared->series;
     size_t rounds = bench_runs(5, 2), tries = 0;
-    double before, after, large;
 
     bench_open(r, "write");
-    r->shared->value[1] = save_ms(r, 1); /* the first one: memory, threads */
-    if (r->rank == 0)
-        bench_remove_step("write", 1);
-    before = raw_write_ms(r, false);
-    for (size_t good = 0; good < rounds && tries < 3 * rounds; tries++) {
-        double took = save_ms(r, tries + 2);
+    (void)save_ms(r, "write", 1);
+    if (r->rank == 0 && with_peers) /* each has had its first one */
+        for (size_t i = 0; i < LIBRARIES_N; i++)
+            (void)bench_peers_ask("save", bench_libraries[i], NULL);
+    do {
+        double before = r->rank == 0 ? bench_fio_ms(bench_state_bytes, r->size) : 0;
+        double took = save_ms(r, "write", tries + 2);
 
-        if (r->rank == 0)
-            bench_remove_step("write", tries + 2);
-        large = raw_write_ms(r, true);
-        after = raw_write_ms(r, false);
-        /* A round on a disk that changed its mind in between says nothing. Every rank measured the
-         * same barriers, so all decide alike but for rounding: rank 0's word counts. */
-        if (bench_all(r, r->rank != 0 || fabs(before - after) <= 0.15 * fmax(before, after))) {
-            good++;
-            if (r->rank == 0) {
-                bench_add(&s[S_WRITE], took);
-                bench_add(&s[S_RAW], (before + after) / 2);
-                bench_add(&s[S_RATIO], (before + after) / 2 / took);
-                bench_add(&s[S_LARGE], large / took);
-            }
+        if (r->rank == 0) {
+            judge_round(r->shared, took, before, bench_fio_ms(bench_state_bytes, r->size));
+            if (with_peers && r->shared->save[0].n < rounds)
+                ask_libraries(r->shared);
         }
-        before = after;
-    }
-    if (r->rank == 0 && s[S_RATIO].n < rounds)
-        fprintf(stderr, "bench: ckpt: %zu of %zu rounds on a steady disk, after %zu tries\n",
-                s[S_RATIO].n, rounds, tries);
+        tries++;
+    } while (bench_all(r, r->rank != 0 || s[S_RATIO].n < rounds) && tries < 4 * rounds);
+    if (r->rank == 0)
+        fprintf(stderr, "bench: ckpt: %zu rounds on a steady disk, of %zu\n", s[S_RATIO].n, tries);
 }
 
 /* ---- steps beside a write ---- */
@@ -239,8 +245,10 @@ static void measure_steps(struct bench_rank *r)
 
 static void write_once(struct bench_rank *r)
 {
+    const struct er_meta meta = {.applied = 1};
+
     bench_open(r, "read");
-    (void)save_ms(r, 1);
+    bench_must(er_ckpt_save(r->ckpt, r->slices, TENSORS, &meta, &r->err), &r->err);
 }
 
 static void read_at_size(struct bench_rank *r)
@@ -278,12 +286,16 @@ static void measure_load(struct bench_rank *r)
 
     bench_open(r, "load");
     bench_must(er_ckpt_save(r->ckpt, r->slices, TENSORS, &meta, &r->err), &r->err);
-    for (size_t i = 0; i < bench_runs(6, 3); i++) {
+    for (size_t i = 0; i < bench_runs(12, 4); i++) {
         double started = bench_now_ms();
 
         bench_must(er_ckpt_load(r->ckpt, r->slices, TENSORS, &meta, NULL, NULL, &r->err), &r->err);
+        started = bench_now_ms() - started;
         if (i > 0)
-            bench_add(&r->shared->series[S_LOAD], bench_now_ms() - started);
+            bench_add(&r->shared->series[S_LOAD], started);
+        started = with_peers ? bench_peers_ask("load", "", NULL) : 0;
+        if (i > 0 && with_peers)
+            bench_add(&r->shared->series[S_LOAD_PEER], started);
     }
 }
 
@@ -297,56 +309,117 @@ static double mean(const struct bench_series *s)
     return s->n ? sum / (double)s->n : 0;
 }
 
-int main(void)
+/* Ours beside the fastest library, and the ratio of the two, which has a target. */
+static void emit_beside(const char *figure, const char *ratio, const struct bench_series *ours,
+                        const struct bench_series *theirs)
 {
-    static struct bench_peer peers[] = {
-        {.what = "save"}, {.what = "first"}, {.what = "pause"}, {.what = "load"}};
-    static struct bench_series one;
-    struct bench_shared *shared =
-        mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    struct bench_series *s = shared->series;
-    double mib;
+    size_t best = bench_fastest(theirs);
 
-    if (shared == MAP_FAILED)
-        bench_fail("no memory");
-    bench_state_bytes = (uint64_t)bench_runs(1024, 128) << 20;
-    mib = (double)bench_state_bytes / (1 << 20);
-    snprintf(bench_dir, sizeof(bench_dir), "%s/bench-ckpt-%d", bench_bin("bench"), (int)getpid());
-    if (mkdir(bench_dir, 0777) < 0)
-        bench_fail("make '%s'", bench_dir);
+    for (size_t i = 0; i < LIBRARIES_N; i++)
+        fprintf(stderr, "bench: ckpt: %s: %.1f ms, %s %.1f ms\n", figure, bench_median(ours),
+                bench_libraries[i], bench_median(&theirs[i]));
+    bench_emit_peer(figure, ours, bench_libraries[best], &theirs[best]);
+    bench_emit_value(ratio, bench_median(ours) / bench_median(&theirs[best]), bench_spread(ours),
+                     ours->n);
+}
 
-    bench_run_ranks(shared, 1, false, measure_copy);
-    bench_remove("copy");
-    bench_run_ranks(shared, 2, false, measure_writes);
-    bench_remove("write");
-    bench_run_ranks(shared, 2, false, measure_steps);
-    bench_remove("steps");
-    bench_run_ranks(shared, 1, false, measure_load);
-    bench_remove("load");
-    bench_emit_value("reshard_2_to_3_read_over_needed", reshard(shared, 2, 3), 0, 1);
-    bench_emit_value("reshard_3_to_2_read_over_needed", reshard(shared, 3, 2), 0, 1);
-    if (bench_peers())
-        bench_run_peers(peers, 4);
+static void emit_copy(const struct bench_shared *shared)
+{
+    const struct bench_series *s = shared->series;
 
     bench_emit("snapshot_cpu_over_memcpy", &s[S_CPU]);
     bench_emit("pause_over_memcpy", &s[S_PAUSE]);
-    bench_add(&one, shared->value[0]);
-    bench_emit_beside("pause_ms", &one, &peers[2]);
-    if (s[S_RATIO].n > 0)
-        bench_emit("write_over_direct", &s[S_RATIO]);
-    if (s[S_LARGE].n > 0)
-        bench_emit("write_over_direct_large_pages", &s[S_LARGE]);
-    bench_emit_value("direct_write_mib_s", mib / bench_median(&s[S_RAW]) * 1e3,
-                     bench_spread(&s[S_RAW]), s[S_RAW].n);
-    bench_emit_beside("save_ms", &s[S_WRITE], &peers[0]);
-    one.values[0] = shared->value[1];
-    bench_emit_beside("first_save_ms", &one, &peers[1]);
-    bench_emit_beside("load_ms", &s[S_LOAD], &peers[3]);
+    if (!with_peers)
+        bench_emit("pause_ms", &s[S_PAUSE_MS]);
+}
+
+static void emit_load(const struct bench_series *s)
+{
+    if (!with_peers) {
+        bench_emit("load_ms", &s[S_LOAD]);
+        return;
+    }
+    bench_emit_peer("load_ms", &s[S_LOAD], "safetensors.load_file", &s[S_LOAD_PEER]);
+    bench_emit_value("load_over_peer", bench_median(&s[S_LOAD]) / bench_median(&s[S_LOAD_PEER]),
+                     bench_spread(&s[S_LOAD]), s[S_LOAD].n);
+}
+
+static void emit_steps(const struct bench_series *s)
+{
     bench_emit_value("step_beside_write_over_alone", mean(&s[S_BUSY]) / mean(&s[S_QUIET]),
                      bench_spread(&s[S_BUSY]), s[S_BUSY].n);
     /* No processor is free for it: the step that is copied beside waits for the copy. */
     bench_emit_value("step_with_copy_extra_ms", mean(&s[S_COPY]) - mean(&s[S_QUIET]),
                      bench_spread(&s[S_COPY]), s[S_COPY].n);
+}
+
+static void emit_first(const struct bench_shared *shared)
+{
+    if (with_peers)
+        emit_beside("first_save_ms", "first_save_over_fastest_peer", &shared->series[S_FIRST],
+                    shared->first);
+    else
+        bench_emit("first_save_ms", &shared->series[S_FIRST]);
+}
+
+static void emit_writes(const struct bench_shared *shared)
+{
+    const struct bench_series *s = shared->series;
+    double mib = (double)bench_state_bytes / (1 << 20);
+
+    if (s[S_RATIO].n == 0)
+        return; /* no round on a steady disk: a missing figure */
+    bench_emit("write_over_fio", &s[S_RATIO]);
+    bench_emit_value("fio_mib_s", mib / bench_median(&s[S_FIO]) * 1e3, bench_spread(&s[S_FIO]),
+                     s[S_FIO].n);
+    if (!with_peers) {
+        bench_emit("save_ms", &s[S_WRITE]);
+        return;
+    }
+    emit_beside("save_ms", "save_over_fastest_peer", &s[S_WRITE], shared->save);
+    emit_beside("pause_ms", "pause_over_shortest_peer", &s[S_PAUSE_MS], shared->pause);
+}
+
+static void measure_firsts(struct bench_shared *shared)
+{
+    for (size_t round = 0; round < bench_runs(3, 1); round++) {
+        bench_run_ranks(shared, 2, false, measure_first);
+        bench_remove("first");
+        for (size_t i = 0; with_peers && i < LIBRARIES_N; i++)
+            bench_add(&shared->first[i], bench_peers_ask("first", bench_libraries[i], NULL));
+    }
+}
+
+int main(void)
+{
+    struct bench_shared *shared =
+        mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (shared == MAP_FAILED)
+        bench_fail("no memory");
+    bench_state_bytes = (uint64_t)bench_runs(1024, 128) << 20;
+    snprintf(bench_dir, sizeof(bench_dir), "%s/bench-ckpt-%d", bench_bin("bench"), (int)getpid());
+    if (mkdir(bench_dir, 0777) < 0)
+        bench_fail("make '%s'", bench_dir);
+    with_peers = bench_peers_open();
+
+    bench_run_ranks(shared, 1, false, measure_copy);
+    bench_remove("copy");
+    emit_copy(shared);
+    bench_run_ranks(shared, 1, false, measure_load);
+    bench_remove("load");
+    emit_load(shared->series);
+    bench_run_ranks(shared, 2, false, measure_steps);
+    bench_remove("steps");
+    emit_steps(shared->series);
+    bench_emit_value("reshard_2_to_3_read_over_needed", reshard(shared, 2, 3), 0, 1);
+    bench_emit_value("reshard_3_to_2_read_over_needed", reshard(shared, 3, 2), 0, 1);
+    measure_firsts(shared);
+    emit_first(shared);
+    bench_run_ranks(shared, 2, false, measure_writes);
+    bench_remove("write");
+    bench_peers_close();
+    emit_writes(shared);
     (void)er_remove_all(bench_dir, NULL);
     return 0;
 }

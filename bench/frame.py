@@ -11,7 +11,8 @@ SOURCE_ROOT = os.path.dirname(BENCH)
 
 
 def read_targets(path=os.path.join(BENCH, "targets.json")):
-    """{member: {about, peers, figures: {figure: {unit, better, target}}}}; a figure without target is for information."""
+    """{member: {about, peers, figures: {figure: {unit, better, target, with_peers}}}}; a figure without target is for
+    information, one with `with_peers` is there with PEERS=1 alone."""
     with open(path, encoding="utf-8") as f:
         members = json.load(f)
     for member, entry in members.items():

@@ -1,11 +1,13 @@
-"""Others' ways to save and load the same state: peers_ckpt.py FOLDER BYTES ROUNDS. Lines "what name ms" on stdout.
+"""Others' ways to save and load the same state, asked turn by turn: peers_ckpt.py FOLDER BYTES.
 
-save: until durable (fsync), warm; first: the first save in this process; pause: what training waits for; load: load and one read
-of every byte. Two ranks (gloo) where the library has ranks, one process where it has none; fresh files each time.
+Commands are lines on stdin, answers lines "MS PAUSE_MS" on stdout: `save NAME` (until durable by fsync, in a fresh folder), `first
+NAME` (the same as the first save of a fresh process), `load` (safetensors.load_file, then one read of every byte; PAUSE_MS is that of
+load_file alone). Two ranks (gloo) where the library has ranks, one process where it has none. Pause: what training waits for.
 """
 
 import os
 import shutil
+import subprocess
 import sys
 import time
 
@@ -35,87 +37,127 @@ def sync_all(folder):
     sync(folder)
 
 
-def report(what, name, seconds):
-    print(what, name, round(seconds * 1e3, 3), flush=True)
+def torch_save(data, path):
+    torch.save(data, os.path.join(path, "state.pt"))
 
 
-def series(name, folder, rounds, save):
-    """Saves into fresh folders; `save(folder)` returns (seconds until durable, seconds of pause)."""
-    for i in range(rounds + 1):
-        path = os.path.join(folder, f"{name}-{i}")
+def safe_save(data, path):
+    save_file(data, os.path.join(path, "state.safetensors"))
+
+
+class OneProcess:
+    def __init__(self, folder, total, write):
+        self.folder, self.data, self.write, self.n = folder, state(total), write, 0
+
+    def save(self):
+        path = os.path.join(self.folder, f"one-{self.n}")
+        self.n += 1
         os.makedirs(path)
-        durable, pause = save(path)
-        report("first" if i == 0 else "save", name, durable)
-        if i > 0:
-            report("pause", name, pause)
+        started = time.monotonic()
+        self.write(self.data, path)
+        sync_all(path)
+        took = time.monotonic() - started
         shutil.rmtree(path)
-
-
-def one_process(folder, total, rounds):
-    data = state(total)
-
-    def torch_save(path):
-        started = time.monotonic()
-        torch.save(data, os.path.join(path, "state.pt"))
-        sync_all(path)
-        took = time.monotonic() - started
         return took, took
 
-    def safe_save(path):
-        started = time.monotonic()
-        save_file(data, os.path.join(path, "state.safetensors"))
-        sync_all(path)
-        took = time.monotonic() - started
-        return took, took
 
-    series("torch.save", folder, rounds, torch_save)
-    series("safetensors", folder, rounds, safe_save)
-    path = os.path.join(folder, "load.safetensors")
-    save_file(data, path)
-    for i in range(rounds + 1):
-        started = time.monotonic()
-        loaded = load_file(path)
-        for tensor in loaded.values():
-            tensor.sum()
-        if i > 0:
-            report("load", "safetensors.load_file", time.monotonic() - started)
-        del loaded
-    os.unlink(path)
-
-
-def dcp_rank(rank, folder, total, rounds):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29517")
+def dcp_rank(rank, folder, total, asynchronous, orders, answers):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29518" if asynchronous else "29517")
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    data = state(total)
-    for asynchronous in (False, True):
-        name = "dcp.async_save" if asynchronous else "dcp.save"
-        for i in range(rounds + 1):
-            path = os.path.join(folder, f"{name}-{i}")
-            dist.barrier()
-            started = time.monotonic()
-            if asynchronous:
-                future = dcp.async_save(data, checkpoint_id=path)
-                pause = time.monotonic() - started
-                future.result()
-            else:
-                dcp.save(data, checkpoint_id=path)
-                pause = time.monotonic() - started
-            dist.barrier()
-            if rank == 0:
-                sync_all(path)
-                report("first" if i == 0 else "save", name, time.monotonic() - started)
-                if i > 0:
-                    report("pause", name, pause)
-                shutil.rmtree(path)
+    data, n = state(total), 0
+    while orders.get() == "save":
+        path = os.path.join(folder, f"dcp-{int(asynchronous)}-{n}")
+        n += 1
+        dist.barrier()
+        started = time.monotonic()
+        if asynchronous:
+            future = dcp.async_save(data, checkpoint_id=path)
+            pause = time.monotonic() - started
+            future.result()
+        else:
+            dcp.save(data, checkpoint_id=path)
+            pause = time.monotonic() - started
+        dist.barrier()
+        if rank == 0:
+            sync_all(path)
+            answers.put((time.monotonic() - started, pause))
+            shutil.rmtree(path)
     dist.destroy_process_group()
 
 
+class TwoRanks:
+    def __init__(self, folder, total, asynchronous):
+        spawn = mp.get_context("spawn")
+        self.orders, self.answers = [spawn.Queue() for _ in range(2)], spawn.Queue()
+        self.ranks = [spawn.Process(target=dcp_rank, args=(r, folder, total, asynchronous, self.orders[r], self.answers), daemon=True)
+                      for r in range(2)]
+        for rank in self.ranks:
+            rank.start()
+
+    def save(self):
+        for queue in self.orders:
+            queue.put("save")
+        return self.answers.get(timeout=600)
+
+    def close(self):
+        for queue in self.orders:
+            queue.put("end")
+        for rank in self.ranks:
+            rank.join()
+
+
+LIBRARIES = {
+    "torch.save": lambda folder, total: OneProcess(folder, total, torch_save),
+    "safetensors": lambda folder, total: OneProcess(folder, total, safe_save),
+    "dcp.save": lambda folder, total: TwoRanks(folder, total, False),
+    "dcp.async_save": lambda folder, total: TwoRanks(folder, total, True),
+}
+
+
+class Loader:
+    def __init__(self, folder, total):
+        self.path = os.path.join(folder, "load.safetensors")
+        save_file(state(total), self.path)
+
+    def load(self):
+        started = time.monotonic()
+        loaded = load_file(self.path)
+        mapped = time.monotonic() - started
+        for tensor in loaded.values():
+            tensor.sum()
+        return time.monotonic() - started, mapped
+
+
+def first_save(folder, total, name):
+    """As the first one of a fresh process."""
+    done = subprocess.run([sys.executable, __file__, folder, str(total)], input=f"save {name}\n", capture_output=True, text=True, check=True)
+    return [float(ms) / 1e3 for ms in done.stdout.split()]
+
+
 def main():
-    folder, total, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    folder, total = sys.argv[1], int(sys.argv[2])
     os.makedirs(folder, exist_ok=True)
-    one_process(folder, total, rounds)
-    mp.spawn(dcp_rank, (folder, total, rounds), nprocs=2)
-    shutil.rmtree(folder)
+    open_ones, loader = {}, None
+    for line in sys.stdin:
+        verb, _, name = line.strip().partition(" ")
+        if verb == "save":
+            if name not in open_ones:
+                open_ones[name] = LIBRARIES[name](folder, total)
+            answer = open_ones[name].save()
+        elif verb == "first":
+            answer = first_save(folder, total, name)
+        elif verb == "close":  # its memory, and its processes
+            one = open_ones.pop(name, None)
+            if isinstance(one, TwoRanks):
+                one.close()
+            answer = (0, 0)
+        else:
+            loader = loader or Loader(folder, total)
+            answer = loader.load()
+        print(*(round(seconds * 1e3, 3) for seconds in answer), flush=True)
+    for one in open_ones.values():
+        if isinstance(one, TwoRanks):
+            one.close()
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
 #pragma once
-/* The same work by others' libraries, as bench/peers_ckpt.py measures it. */
-#include <stddef.h>
+/* The same work by others: fio, and the libraries of bench/peers_ckpt.py, asked turn by turn. */
+#include <stdint.h>
 
 #include "bench/lib/bench.h"
 
-enum { LIBRARIES_MAX = 8 };
+enum { LIBRARIES_N = 4 };
+extern const char *const bench_libraries[LIBRARIES_N];
 
-/* Of one kind of work: a series for each library. */
-struct bench_peer {
-    const char *what;
-    size_t n;
-    char names[LIBRARIES_MAX][64];
-    struct bench_series ms[LIBRARIES_MAX];
-};
+/* Milliseconds in which `writers` processes of fio write `bytes` altogether: direct, 4 MiB blocks,
+ * fsync at the end. Ends the program without fio. */
+double bench_fio_ms(uint64_t bytes, int writers);
 
-/* Fills those whose `what` the script names. */
-void bench_run_peers(struct bench_peer *peers, size_t n);
-/* The figure beside the fastest library, or alone (`peer` NULL or empty). */
-void bench_emit_beside(const char *figure, const struct bench_series *s,
-                       const struct bench_peer *peer);
+/* Starts the peers' process when PEERS=1; false without. */
+bool bench_peers_open(void);
+void bench_peers_close(void);
+/* "save NAME", "first NAME", "load", "close NAME"; `ret_pause_ms` may be NULL. Ends the program
+ * when the peer fails. */
+double bench_peers_ask(const char *verb, const char *name, double *ret_pause_ms);
+/* Of a series for each library, the one with the smallest median. */
+size_t bench_fastest(const struct bench_series series[LIBRARIES_N]);
