@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,26 +32,23 @@ int er_ckpt_source_open(struct er_ckpt_source *source, const char *folder, struc
     rc = er_ckpt_read_manifest(folder, &source->m, err);
     if (rc < 0)
         return rc;
-    source->files = calloc(source->m.shard_n, sizeof(*source->files));
-    if (!source->files) {
+    source->fds = calloc(source->m.shard_n, sizeof(*source->fds));
+    if (!source->fds) {
         er_manifest_done(&source->m);
         return er_error_set(err, -ENOMEM, "read '%s': no memory", folder);
     }
     for (uint32_t i = 0; i < source->m.shard_n; i++)
-        source->files[i].fd = -1;
+        source->fds[i] = -1;
     return 0;
 }
 
 void er_ckpt_source_close(struct er_ckpt_source *source)
 {
-    for (uint32_t i = 0; source->files && i < source->m.shard_n; i++) {
-        if (source->files[i].map)
-            munmap((void *)(uintptr_t)source->files[i].map, (size_t)source->m.shards[i].bytes);
-        if (source->files[i].fd >= 0)
-            close(source->files[i].fd);
-    }
-    free(source->files);
-    source->files = NULL;
+    for (uint32_t i = 0; source->fds && i < source->m.shard_n; i++)
+        if (source->fds[i] >= 0)
+            close(source->fds[i]);
+    free(source->fds);
+    source->fds = NULL;
     er_manifest_done(&source->m);
 }
 
@@ -63,7 +59,7 @@ int er_ckpt_source_shard(struct er_ckpt_source *source, uint32_t shard, struct e
     struct stat st;
     int rc;
 
-    if (source->files[shard].fd >= 0)
+    if (source->fds[shard] >= 0)
         return 0;
     rc = er_ckpt_join(source->folder, s->name, path, err);
     if (rc < 0)
@@ -74,12 +70,7 @@ int er_ckpt_source_shard(struct er_ckpt_source *source, uint32_t shard, struct e
     if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != s->bytes)
         return er_error_set(err, ER_E_CORRUPT, "'%s' has %lld bytes, the manifest says %llu", path,
                             (long long)st.st_size, (ull)s->bytes);
-    if (s->bytes > 0) {
-        void *map = mmap(NULL, (size_t)s->bytes, PROT_READ, MAP_SHARED, fd, 0);
-
-        source->files[shard].map = map == MAP_FAILED ? NULL : map;
-    }
-    source->files[shard].fd = ER_TAKE_FD(fd);
+    source->fds[shard] = ER_TAKE_FD(fd);
     return 0;
 }
 
@@ -210,9 +201,7 @@ static int fetch_one(struct run *run, const struct er_fetch *f, struct er_piece_
     const struct er_manifest *m = &run->source->m;
     const struct er_manifest_slice *s = &m->slices[f->slice];
     const struct er_manifest_tensor *t = &m->tensors[s->tensor];
-    const struct er_ckpt_file *file = &run->source->files[s->shard];
-    const struct er_piece piece = {.fd = file->fd,
-                                   .map = file->map,
+    const struct er_piece piece = {.fd = run->source->fds[s->shard],
                                    .at = s->at,
                                    .bytes = slice_bytes(m, f->slice),
                                    .to = f->to,

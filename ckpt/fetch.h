@@ -12,10 +12,7 @@
 struct er_ckpt_source {
     const char *folder; /* the caller's */
     struct er_manifest m;
-    struct er_ckpt_file {
-        int fd;          /* -1: not opened yet */
-        const char *map; /* the whole file; NULL: not to be had */
-    } * files;           /* owned, one a shard */
+    int *fds; /* owned, one a shard; -1: not opened yet */
 };
 
 int er_ckpt_source_open(struct er_ckpt_source *source, const char *folder, struct er_error *err);

@@ -1,16 +1,11 @@
 #pragma once
-/*
- * One piece of a shard file, hashed as a whole while the wanted part of it is copied. What is in
- * the page cache is read where it lies, so that each byte crosses the memory bus once in and once
- * out; everything else by read(2), which answers an I/O error with a code and not with a signal.
- */
+/* One piece of a shard file, hashed as a whole while the wanted part of it is read. */
 #include <stdint.h>
 
 #include "base/hash.h"
 
 struct er_piece {
     int fd;
-    const char *map; /* the file; NULL: read(2) alone */
     uint64_t at, bytes;
     char *to; /* of the piece [from, from + wanted); NULL: hash alone */
     uint64_t from, wanted;

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/copy.h"
 #include "ckpt/slices.h"
 
 #define COPY_BYTES (4u << 20) /* of one step; the writer follows */
@@ -213,7 +214,7 @@ static void copy_part(struct er_save *save, const struct er_shard_plan *plan, si
 
     for (uint64_t done = 0, n; done < bytes; done += n) {
         n = bytes - done < COPY_BYTES ? bytes - done : COPY_BYTES;
-        memcpy(image + at + done, (const char *)plan->parts[i].data + done, (size_t)n);
+        er_copy_streaming(image + at + done, (const char *)plan->parts[i].data + done, (size_t)n);
         if (told && at + done + n - *told >= COPY_BYTES) {
             *told = at + done + n;
             tell_copied(save, *told, false);

@@ -24,7 +24,7 @@ int er_ckpt_shard_header(const struct er_ckpt_source *source, uint32_t shard,
 
         if (!data)
             return er_error_set(err, -ENOMEM, "safetensors header: no memory");
-        rc = er_pread_all(source->files[shard].fd, data, wanted, 0);
+        rc = er_pread_all(source->fds[shard], data, wanted, 0);
         if (rc < 0)
             return er_error_set(err, rc, "read '%s': %s", s->name, er_error_name(rc));
         rc = er_st_parse(data, wanted, s->bytes, &tensors, ret_n, ret_data_at, err);

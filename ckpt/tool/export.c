@@ -44,7 +44,7 @@ static int copy_slice(struct export *x, int fd, uint64_t tensor_at,
 
     if (rc < 0)
         return rc;
-    rc = er_pread_all(x->source.files[s->shard].fd, x->piece, (size_t)bytes, (off_t)s->at);
+    rc = er_pread_all(x->source.fds[s->shard], x->piece, (size_t)bytes, (off_t)s->at);
     if (rc < 0)
         return er_error_set(err, rc, "read '%s': %s", m->shards[s->shard].name, er_error_name(rc));
     if (!er_digest_equal(er_hash(x->piece, (size_t)bytes), s->digest))
