@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,35 @@ def ddp_trains_on_one_node(folder):
     assert done.returncode == 0
     loss = float(re.search(r"world 2 loss ([0-9.e-]+)", done.stdout).group(1))
     assert loss < 0.01, loss
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@case
+def ddp_trains_on_three_nodes_through_etcd(folder):
+    client, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+    with subprocess.Popen(["etcd", "--data-dir", os.path.join(folder, "etcd"), "--listen-client-urls", client,
+                           "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                           "--initial-cluster", "default=" + peer, "--log-level", "error"], stderr=subprocess.DEVNULL) as etcd:
+        try:
+            nodes = []
+            for node in range(3):
+                home = os.path.join(folder, f"node{node}")
+                os.mkdir(home)
+                nodes.append(subprocess.Popen(
+                    [RUN, "--nnodes=3", "--nproc-per-node=1", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=" + client,
+                     "--rdzv-id=ddp3", f"--node-id=n{node}", "--local-addr=127.0.0.1", script("ddp.py")],
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(home), cwd=home))
+            said = [node.communicate(timeout=DEADLINE_S) for node in nodes]
+        finally:
+            etcd.kill()
+    sys.stderr.write("".join(out + err for out, err in said))
+    assert [node.returncode for node in nodes] == [0, 0, 0]
+    assert sum("world 3 loss" in out for out, _ in said) == 1
 
 
 @case
