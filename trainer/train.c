@@ -51,6 +51,18 @@ static int refuse(const struct er_train *train, const struct er_vote *vote,
                         ul(vote->step));
 }
 
+/* Every gradient reduced, and the vote. */
+static int reduce(struct er_train *train, struct er_vote *vote, struct er_error *err)
+{
+    int rc =
+        train->fsdp ? er_fsdp_finish(train->fsdp, vote, err) : er_ddp_finish(train->ddp, vote, err);
+
+    if (rc == 0)
+        train->times =
+            train->fsdp ? er_fsdp_last_times(train->fsdp) : er_ddp_last_times(train->ddp);
+    return rc;
+}
+
 static int agree(struct er_train *train, const struct er_loss *loss, struct er_vote *vote,
                  struct er_error *err)
 {
@@ -63,8 +75,7 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
     er_train_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
                               er_notice(train->ctx), er_now_us());
     er_train_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));
-    rc =
-        train->fsdp ? er_fsdp_finish(train->fsdp, vote, err) : er_ddp_finish(train->ddp, vote, err);
+    rc = reduce(train, vote, err);
     if (rc < 0)
         return rc;
     verdict = er_train_policy_judge(vote, train->size);

@@ -21,9 +21,11 @@ struct er_train {
     void *user;
     const struct er_train_opts *opts;
     struct er_comm *comm;
-    struct er_ddp *ddp;   /* NULL: fsdp */
-    struct er_fsdp *fsdp; /* the program's; NULL: ddp */
-    struct er_ckpt *ckpt; /* NULL: no checkpoints */
+    struct er_ddp *ddp;        /* NULL: fsdp */
+    struct er_fsdp *fsdp;      /* the program's; NULL: ddp */
+    const char *layout;        /* of the reducer, which owns it */
+    struct er_ddp_times times; /* of the last step */
+    struct er_ckpt *ckpt;      /* NULL: no checkpoints */
     struct er_train_saving saving;
     int rank, size;
     const struct er_slice *state; /* the program's */
@@ -38,6 +40,10 @@ struct er_train {
 /* Options, then communicator, reducer and checkpoint folder. After a failure er_train_close() takes
  * what is there. */
 int er_train_open(struct er_train *train, struct er_error *err);
+/* The same in parts, for loops with another reducer: options that all have and the communicator;
+ * the checkpoint folder, NULL when there is none. */
+int er_train_open_comm(struct er_train *train, struct er_error *err);
+int er_train_open_checkpoints(struct er_train *train, struct er_error *err);
 /* The state to begin with, and `applied`: the newest checkpoint, else rank 0's. */
 int er_train_restore(struct er_train *train, struct er_error *err);
 /* Also ends the communicator, so that no peer waits for this rank. */

@@ -28,7 +28,7 @@ void er_train_tell_step(struct er_train *train, const struct er_range *range)
         .total_steps = train->total_steps,
         .epoch = range->epoch,
         .loss = train->result.loss,
-        .times = train->fsdp ? er_fsdp_last_times(train->fsdp) : er_ddp_last_times(train->ddp),
+        .times = train->times,
         .text = "",
     };
 

@@ -10,7 +10,7 @@
 /* The layout itself, or its digest where it does not fit. */
 static void put_layout(const struct er_train *train, struct er_meta *meta)
 {
-    const char *layout = train->fsdp ? er_fsdp_layout(train->fsdp) : er_ddp_layout(train->ddp);
+    const char *layout = train->layout;
     size_t n = strlen(layout);
 
     if (n < sizeof(meta->layout)) {

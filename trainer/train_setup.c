@@ -29,11 +29,8 @@ static int check_options(struct er_train *train, struct er_error *err)
     const struct er_train_ops *ops = train->ops;
     const struct er_train_opts *opts = train->opts;
 
-    if (!ops->grads || !ops->apply || !ops->state || !ops->spans == !ops->shard)
-        return er_error_set(err, ER_E_USAGE,
-                            "grads, apply, state, and one of spans and shard must be given");
-    if (ops->shard && opts->plan.shards > 0)
-        return er_error_set(err, ER_E_USAGE, "exact mode is for DDP; it was asked for with FSDP");
+    if (!ops->grads)
+        return er_error_set(err, ER_E_USAGE, "grads must be given");
     if (opts->plan.samples < 1 || opts->plan.global_batch < 1 || opts->epochs < 1)
         return er_error_set(err, ER_E_USAGE,
                             "samples %" PRIu64 ", global batch %" PRIu64 ", epochs %" PRIu64
@@ -113,7 +110,7 @@ static int group_commit(void *user, const struct er_ckpt_done *done, struct er_e
     return er_commit(train->ctx, &commit, err);
 }
 
-static int open_checkpoints(struct er_train *train, struct er_error *err)
+int er_train_open_checkpoints(struct er_train *train, struct er_error *err)
 {
     struct er_ckpt_opts opts = {.keep_last = (uint32_t)train->saving.keep};
     const struct er_ckpt_group group = {
@@ -153,15 +150,23 @@ static int open_reducer(struct er_train *train, struct er_error *err)
 {
     const struct er_span *spans = NULL;
     size_t spans_n = 0;
+    int rc;
 
-    if (train->ops->shard)
-        return er_train_callback_rc(train->ops->shard(train->user, train->comm, &train->fsdp, err),
-                                    "shard()", err);
+    if (train->ops->shard) {
+        rc = er_train_callback_rc(train->ops->shard(train->user, train->comm, &train->fsdp, err),
+                                  "shard()", err);
+        if (rc == 0)
+            train->layout = er_fsdp_layout(train->fsdp);
+        return rc;
+    }
     train->ops->spans(train->user, &spans, &spans_n);
-    return er_ddp_open(&train->ddp, train->comm, spans, spans_n, &train->opts->ddp, err);
+    rc = er_ddp_open(&train->ddp, train->comm, spans, spans_n, &train->opts->ddp, err);
+    if (rc == 0)
+        train->layout = er_ddp_layout(train->ddp);
+    return rc;
 }
 
-int er_train_open(struct er_train *train, struct er_error *err)
+int er_train_open_comm(struct er_train *train, struct er_error *err)
 {
     int rc = check_options(train, err);
 
@@ -177,13 +182,28 @@ int er_train_open(struct er_train *train, struct er_error *err)
         return er_error_wrap(err, rc, "communicator");
     train->rank = er_comm_rank(train->comm);
     train->size = er_comm_size(train->comm);
-    rc = check_exact(train, err);
+    return 0;
+}
+
+int er_train_open(struct er_train *train, struct er_error *err)
+{
+    const struct er_train_ops *ops = train->ops;
+    int rc;
+
+    if (!ops->apply || !ops->state || !ops->spans == !ops->shard)
+        return er_error_set(err, ER_E_USAGE,
+                            "grads, apply, state, and one of spans and shard must be given");
+    if (ops->shard && train->opts->plan.shards > 0)
+        return er_error_set(err, ER_E_USAGE, "exact mode is for DDP; it was asked for with FSDP");
+    rc = er_train_open_comm(train, err);
+    if (rc == 0)
+        rc = check_exact(train, err);
     if (rc == 0)
         rc = open_reducer(train, err);
     if (rc < 0)
         return rc;
-    train->ops->state(train->user, &train->state, &train->state_n);
-    return open_checkpoints(train, err);
+    ops->state(train->user, &train->state, &train->state_n);
+    return er_train_open_checkpoints(train, err);
 }
 
 void er_train_close(struct er_train *train)
