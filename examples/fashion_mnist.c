@@ -17,9 +17,10 @@
 #include "trainer/matmul.h"
 #include "trainer/ops/ops.h"
 #include "trainer/optim.h"
+#include "trainer/ps.h"
 #include "trainer/schedule.h"
-#include "trainer/train.h"
 
+enum { STALENESS_NONE = 1000000 }; /* from there on there is no bound */
 enum { LAYERS_N = 3, PARAMS_N = 2 * LAYERS_N, SLICES_N = 3 * PARAMS_N, EVAL_ROWS = 500 };
 
 static const size_t widths[LAYERS_N + 1] = {FASHION_PIXELS, 256, 128, FASHION_CLASSES};
@@ -27,8 +28,9 @@ static const size_t widths[LAYERS_N + 1] = {FASHION_PIXELS, 256, 128, FASHION_CL
 struct options {
     const char *data_dir, *cache_dir; /* NULL: the default */
     uint64_t epochs, batch, seed, checkpoint_steps, log_steps;
+    uint64_t staleness;
     double lr;
-    bool exact_log, help;
+    bool ps, exact_log, help;
 };
 
 struct app {
@@ -302,9 +304,27 @@ static void on_line(void *user, const struct er_train_line *line)
 
 /* ---- the program ---- */
 
+static const struct er_train_ops ops = {grads, apply, spans, state, epoch_end, NULL};
+
+/* The same gradients, pushed to parameter servers: one beside each worker. */
+static int train_with_servers(struct app *app, struct er_train_result *ret, struct er_error *err)
+{
+    const struct options *options = &app->options;
+    const struct er_ps_opts opts = {
+        .plan = app->plan,
+        .epochs = options->epochs,
+        .staleness = options->staleness >= STALENESS_NONE ? ER_PS_UNBOUNDED : options->staleness,
+        .optim = app->optim,
+        .schedule = app->schedule,
+        .checkpoint_steps = options->checkpoint_steps,
+        .log = options->log_steps > 0 ? on_line : NULL,
+    };
+
+    return er_ps_run(app->ctx, &app->flat, &ops, app, &opts, ret, err);
+}
+
 static int train(struct app *app, struct er_error *err)
 {
-    static const struct er_train_ops ops = {grads, apply, spans, state, epoch_end, NULL};
     const struct options *options = &app->options;
     struct er_train_result result;
     uint64_t total;
@@ -318,15 +338,18 @@ static int train(struct app *app, struct er_error *err)
                                          .warmup_steps = total / 20,
                                          .total_steps = total};
     app->running = true;
-    rc = er_train_run(app->ctx, &ops, app,
-                      &(struct er_train_opts){.plan = app->plan,
-                                              .epochs = options->epochs,
-                                              .checkpoint_steps = options->checkpoint_steps,
-                                              .log_steps = options->log_steps,
-                                              /* fc3 and fc2 leave while fc1 is computed */
-                                              .ddp = {.first_bucket_bytes = 160 << 10},
-                                              .log = on_line},
-                      &result, err);
+    if (options->ps)
+        rc = train_with_servers(app, &result, err);
+    else
+        rc = er_train_run(app->ctx, &ops, app,
+                          &(struct er_train_opts){.plan = app->plan,
+                                                  .epochs = options->epochs,
+                                                  .checkpoint_steps = options->checkpoint_steps,
+                                                  .log_steps = options->log_steps,
+                                                  /* fc3 and fc2 leave while fc1 is computed */
+                                                  .ddp = {.first_bucket_bytes = 160 << 10},
+                                                  .log = on_line},
+                          &result, err);
     if (rc == 0 && !result.stopped && er_world(app->ctx)->rank == 0)
         printf("accuracy=%.4f loss=%.4f steps=%llu\n", app->test_accuracy, app->test_loss,
                (unsigned long long)result.steps);
@@ -358,6 +381,10 @@ static const struct cli_row rows[] = {
      "save every N steps (default: as the job spec says)"},
     {"log-steps", "N", CLI_COUNT, offsetof(struct options, log_steps), 0, UINT64_MAX,
      "a line every N steps; 0: none (default 100)"},
+    {"ps", NULL, CLI_FLAG, offsetof(struct options, ps), 0, 0,
+     "train with parameter servers, one beside each worker"},
+    {"staleness", "N", CLI_COUNT, offsetof(struct options, staleness), 0, UINT64_MAX,
+     "with --ps: steps that a worker may run ahead; 1000000: any (default 0)"},
     {"exact-log", NULL, CLI_FLAG, offsetof(struct options, exact_log), 0, 0,
      "print losses bit for bit too"},
     {"help", NULL, CLI_FLAG, offsetof(struct options, help), 0, 0, ""},

@@ -251,6 +251,26 @@ static void a_preempted_job_saves_and_goes_on(void)
     er_test_rmtree(root);
 }
 
+/* In lock-step, parameter servers are another way to the same end. */
+static void parameter_servers_end_where_ddp_does(void)
+{
+    static const char *const servers[] = {"--ps", NULL};
+    static const char *const apart[] = {"--ps", "--staleness=1000000", NULL};
+    struct er_test_proc ddp, ps;
+
+    make_data();
+    run(&ddp, NULL, NULL, 0);
+    run(&ps, NULL, servers, 0);
+    er_tap_check(strcmp(strstr(er_test_out(&ddp), "accuracy=1.0000"),
+                        strstr(er_test_out(&ps), "accuracy=1.0000")) == 0);
+    er_test_done(&ps);
+    run(&ps, NULL, apart, 0);
+    er_tap_check(strstr(er_test_out(&ps), "\naccuracy=1.0000"));
+    er_test_done(&ps);
+    er_test_done(&ddp);
+    er_test_rmtree(root);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
@@ -262,6 +282,7 @@ int main(int argc, char **argv)
         {"usage_errors_are_not_restarted", usage_errors_are_not_restarted, 0},
         {"checkpoints_that_fail_too_often_end_the_job", checkpoints_that_fail_too_often_end_the_job,
          0},
+        {"parameter_servers_end_where_ddp_does", parameter_servers_end_where_ddp_does, 0},
     };
 
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
