@@ -71,9 +71,9 @@ static void prefix_range(struct er_bytes key, uint8_t *room, ProtobufCBinaryData
 
 /* ---- transactions ---- */
 
-/* Everything one TxnRequest points at. */
+/* Everything one TxnRequest points at, in one piece of memory. */
 struct txn_parts {
-    Etcdpb__Compare cmps[ER_STORE_TXN_OPS_MAX], *cmp_list[ER_STORE_TXN_OPS_MAX];
+    Etcdpb__Compare *cmps, **cmp_list;
     struct op_part {
         Etcdpb__RequestOp op;
         union {
@@ -81,11 +81,32 @@ struct txn_parts {
             Etcdpb__PutRequest put;
             Etcdpb__DeleteRangeRequest delete_range;
         } u;
-    } ops[2][ER_STORE_TXN_OPS_MAX];
-    Etcdpb__RequestOp *op_list[2][ER_STORE_TXN_OPS_MAX];
+    } * ops[2];
+    Etcdpb__RequestOp **op_list[2];
     size_t room_used; /* of the range ends */
-    uint8_t rooms[];
+    uint8_t *rooms;
 };
+
+/* Pieces are carved off in the order of their alignment. NULL: out of memory. */
+static struct txn_parts *parts_new(const struct er_store_txn *txn, size_t room)
+{
+    size_t ops_n = txn->then_n + txn->else_n;
+    struct txn_parts *p =
+        malloc(sizeof(*p) + txn->cmp_n * (sizeof(*p->cmps) + sizeof(*p->cmp_list)) +
+               ops_n * (sizeof(*p->ops[0]) + sizeof(*p->op_list[0])) + room);
+
+    if (!p)
+        return NULL;
+    p->cmps = (Etcdpb__Compare *)(p + 1);
+    p->ops[0] = (struct op_part *)(p->cmps + txn->cmp_n);
+    p->ops[1] = p->ops[0] + txn->then_n;
+    p->cmp_list = (Etcdpb__Compare **)(p->ops[1] + txn->else_n);
+    p->op_list[0] = (Etcdpb__RequestOp **)(p->cmp_list + txn->cmp_n);
+    p->op_list[1] = p->op_list[0] + txn->then_n;
+    p->rooms = (uint8_t *)(p->op_list[1] + txn->else_n);
+    p->room_used = 0;
+    return p;
+}
 
 static uint8_t *take_room(struct txn_parts *p, size_t n)
 {
@@ -216,10 +237,9 @@ int er_etcd_encode_txn(const struct er_store_txn *txn, struct er_buf *out)
         return -EINVAL;
     for (size_t i = 0; i < txn->cmp_n; i++)
         room += txn->cmps[i].prefix ? txn->cmps[i].key.len : 0;
-    p = malloc(sizeof(*p) + room);
+    p = parts_new(txn, room);
     if (!p)
         return -ENOMEM;
-    p->room_used = 0;
     for (size_t i = 0; i < txn->cmp_n && rc == 0; i++) {
         rc = fill_cmp(p, &txn->cmps[i], &p->cmps[i]);
         p->cmp_list[i] = &p->cmps[i];

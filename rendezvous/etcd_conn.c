@@ -118,6 +118,7 @@ static void stop_session(struct er_etcd_conn *c)
     etcd_streams_close(c);
     c->session = ETCD_WAITING;
     c->strikes = 0;
+    c->attempt_us = c->attempt_timeout_us;
     c->epoch++;
 }
 
@@ -413,6 +414,7 @@ static int fill(struct er_etcd_conn *c, const struct er_etcd_opts *opts, struct 
     if (!shared)
         rc = er_grpc_new(&c->own_grpc, opts->log, err);
     c->grpc = shared ? shared : c->own_grpc;
+    c->keeper_n = shared ? ETCD_KEEPERS : 1;
     /* Bad PEM shows here, not at the first try. */
     for (size_t i = 0; i < c->member_n && rc == 0; i++)
         rc = open_channel(c, &c->members[i], err);
@@ -434,6 +436,7 @@ int er_etcd_conn_new(struct er_etcd_conn **ret, const struct er_etcd_opts *opts,
     er_rand_init(&c->rand, opts->seed ^ 0x65746364);
     c->attempt_timeout_us =
         opts->attempt_timeout_us ? opts->attempt_timeout_us : ATTEMPT_TIMEOUT_US;
+    c->attempt_us = c->attempt_timeout_us;
     c->request_timeout_us =
         opts->request_timeout_us ? opts->request_timeout_us : REQUEST_TIMEOUT_US;
     c->down_since_us = c->next_try_us = er_now_us();

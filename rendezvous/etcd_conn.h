@@ -19,7 +19,7 @@
 #include "rendezvous/store_etcd.h"
 
 #define ER_ETCD_REQUESTS_MAX 16384 /* waiting and under way; beyond: ER_E_LIMIT */
-#define ER_ETCD_FLYING_MAX   256   /* sent at once; the rest waits */
+#define ER_ETCD_FLYING_MAX   32    /* sent at once; the rest waits */
 
 struct er_etcd_conn; /* opaque */
 struct er_grpc;

@@ -23,6 +23,14 @@ struct etcd_member {
     bool refused;                    /* ... because one side does not accept the other */
 };
 
+/* etcd answers the keep-alives of a stream one after the other, each when everything before it is
+ * applied: many leases on one stream would end waiting for each other. */
+#define ETCD_KEEPERS 32
+struct etcd_keeper {
+    struct er_etcd_conn *conn;
+    struct er_grpc_call *stream; /* NULL: opened when it is needed */
+};
+
 struct er_etcd_conn {
     struct er_grpc *grpc, *own_grpc; /* own_grpc NULL: grpc is shared */
     struct er_etcd_auth auth;
@@ -45,6 +53,8 @@ struct er_etcd_conn {
     uint64_t heard_us;    /* last word of the current endpoint */
     uint64_t answered_us; /* when the newest request was sent that has been answered */
     unsigned strikes;     /* timeouts in a row */
+    uint64_t strike_us;   /* when the last one was */
+    uint64_t attempt_us;  /* for the next attempts: attempt_timeout_us, more where etcd is slow */
 
     uint64_t cluster_id, known_rev; /* newest revision this client has seen */
     uint64_t hello_rev;             /* known_rev when hello was sent */
@@ -53,7 +63,10 @@ struct er_etcd_conn {
     struct er_list waiting, flying, answered; /* struct etcd_request */
     size_t request_n, flying_n;
 
-    struct er_grpc_call *watch_stream, *keep_stream;
+    struct er_grpc_call *watch_stream;
+    struct etcd_keeper keepers[ETCD_KEEPERS]; /* a lease's is the one of its id */
+    unsigned keeping_epoch;                   /* whose answers are waited for */
+    unsigned keeper_n;                        /* in use; 1 but for a pool's connections */
     struct er_etcd_watches *watches;
     struct er_etcd_leases *leases;
     uint64_t beat_us, beat_next_us; /* heartbeat: first of an unanswered row, next; 0: none */

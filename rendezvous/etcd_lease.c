@@ -67,20 +67,25 @@ static uint64_t overdue_at(const struct lease *l)
                           patience > ER_ETCD_OVERDUE_MIN_US ? patience : ER_ETCD_OVERDUE_MIN_US);
 }
 
-/* Into the list of its state, by time; mostly it is the last. */
-static void settle(struct er_etcd_leases *ls, struct lease *l)
+/* By time; mostly it is the last. */
+static void insert(struct er_list *list, struct lease *l)
 {
-    struct er_list *list = !l->kept ? &ls->granted : l->asked_us ? &ls->asked : &ls->idle;
     struct er_list *before;
 
-    l->at_us = !l->kept      ? er_deadline_in(l->answered_us, l->ttl_us)
-               : l->asked_us ? overdue_at(l)
-                             : l->next_us;
     er_list_remove(&l->node);
     before = list->prev;
     while (before != list && ER_LIST_ITEM(before, struct lease, node)->at_us > l->at_us)
         before = before->prev;
     er_list_push_back(before->next, &l->node);
+}
+
+/* Into the list of its state. */
+static void settle(struct er_etcd_leases *ls, struct lease *l)
+{
+    l->at_us = !l->kept      ? er_deadline_in(l->answered_us, l->ttl_us)
+               : l->asked_us ? overdue_at(l)
+                             : l->next_us;
+    insert(!l->kept ? &ls->granted : l->asked_us ? &ls->asked : &ls->idle, l);
 }
 
 static struct lease *first(const struct er_list *list)
@@ -233,6 +238,22 @@ bool er_etcd_leases_overdue(const struct er_etcd_leases *ls, uint64_t now_us)
     const struct lease *asked = first(&ls->asked);
 
     return asked && asked->at_us <= now_us;
+}
+
+bool er_etcd_leases_bear(struct er_etcd_leases *ls, uint64_t now_us)
+{
+    struct lease *l;
+
+    while ((l = first(&ls->asked)) && l->at_us <= now_us) {
+        uint64_t limit = er_deadline_in(l->asked_us, l->ttl_us / 2);
+
+        if (limit <= now_us)
+            return false;
+        l->at_us = er_deadline_in(now_us, ER_ETCD_OVERDUE_MIN_US);
+        l->at_us = l->at_us < limit ? l->at_us : limit;
+        insert(&ls->asked, l);
+    }
+    return true;
 }
 
 uint64_t er_etcd_leases_until(const struct er_etcd_leases *ls, uint64_t id)

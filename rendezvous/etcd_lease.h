@@ -41,6 +41,9 @@ void er_etcd_leases_answer(struct er_etcd_leases *ls, uint64_t id, uint64_t ttl_
 /* When something is to be asked, or an answer becomes overdue. */
 uint64_t er_etcd_leases_deadline(const struct er_etcd_leases *ls);
 bool er_etcd_leases_overdue(const struct er_etcd_leases *ls, uint64_t now_us);
+/* The endpoint is slow, but speaks: wait longer for what is overdue. False: half of a TTL has gone
+ * by. */
+bool er_etcd_leases_bear(struct er_etcd_leases *ls, uint64_t now_us);
 /* Until when the store is known to hold it: TTL after the sending of the last request that was
  * answered. 0: not known. */
 uint64_t er_etcd_leases_until(const struct er_etcd_leases *ls, uint64_t id);

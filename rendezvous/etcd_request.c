@@ -14,9 +14,11 @@
  * owner reads; what can be repeated without harm (reads, grants by id, revokes) is repeated.
  */
 
-#define BUSY_MIN_US  50000u /* wait before asking an overloaded store again */
-#define BUSY_MORE_US 250000u
-#define STRIKES_MAX  3 /* timeouts in a row that cost an endpoint its session */
+#define BUSY_MIN_US    50000u /* wait before asking an overloaded store again */
+#define BUSY_MORE_US   250000u
+#define LOOKED_MAX     256
+#define ATTEMPT_MAX_US 4000000u
+#define STRIKES_MAX    3 /* timeouts in a row that cost an endpoint its session */
 
 enum request_kind { REQUEST_TXN, REQUEST_GRANT, REQUEST_REVOKE, REQUEST_TTL };
 
@@ -209,6 +211,19 @@ static void on_final(struct etcd_request *r, int rc)
         end(r, rc, NULL);
 }
 
+/* Who has said nothing since is gone. Who has is busy: the next attempts get more time, and only
+ * several in a row cost the session; those that were under way together count as one. */
+static void on_timeout(struct er_etcd_conn *c, uint64_t sent_us, const char *text)
+{
+    if (sent_us > c->strike_us) {
+        c->strikes++;
+        c->strike_us = er_now_us();
+        c->attempt_us = c->attempt_us * 2 < ATTEMPT_MAX_US ? c->attempt_us * 2 : ATTEMPT_MAX_US;
+    }
+    if (c->heard_us <= sent_us || c->strikes >= STRIKES_MAX)
+        etcd_session_fail(c, false, "request", text);
+}
+
 /* What the failure says about the session with the endpoint. */
 static void judge_session(struct er_etcd_conn *c, uint64_t sent_us, const struct er_etcd_verdict *v,
                           const char *text)
@@ -224,9 +239,7 @@ static void judge_session(struct er_etcd_conn *c, uint64_t sent_us, const struct
         etcd_session_fail(c, v->class == ER_ETCD_REFUSED, "request", text);
         break;
     case ER_ETCD_TIMEOUT:
-        c->strikes++;
-        if (c->heard_us <= sent_us || c->strikes >= STRIKES_MAX)
-            etcd_session_fail(c, false, "request", text);
+        on_timeout(c, sent_us, text);
         break;
     case ER_ETCD_OK:
     case ER_ETCD_BUSY:
@@ -273,6 +286,8 @@ static void on_answer(void *user, const struct er_grpc_status *status, const voi
     if (r->epoch == c->epoch) {
         c->heard_us = er_now_us();
         c->strikes = 0;
+        if (c->heard_us - r->sent_us < c->attempt_timeout_us / 2)
+            c->attempt_us = c->attempt_timeout_us;
     }
     etcd_answered(c, r->sent_us);
     if (r->kind == REQUEST_TXN)
@@ -288,7 +303,7 @@ static void send_request(struct er_etcd_conn *c, struct etcd_request *r, uint64_
     uint64_t left = r->deadline_us - now;
     struct er_grpc_opts opts = {
         .token = *c->auth.token ? c->auth.token : NULL,
-        .timeout_us = left < c->attempt_timeout_us ? left : c->attempt_timeout_us,
+        .timeout_us = left < c->attempt_us ? left : c->attempt_us,
     };
 
     if (er_grpc_unary(etcd_current(c)->channel, methods[r->kind], r->message.data, r->message.len,
@@ -318,16 +333,21 @@ static bool is_blocked(const struct etcd_request *r)
     return false;
 }
 
-/* May it be sent now? Only so many are looked at, so that a long queue costs no more. */
-static bool may_send(const struct er_etcd_conn *c, struct etcd_request *r, unsigned *looked,
-                     uint64_t now)
+static bool all_held(const struct er_etcd_conn *c)
 {
-    if (c->session != ETCD_UP || c->flying_n >= ER_ETCD_FLYING_MAX || r->not_before_us > now)
+    return c->session != ETCD_UP || c->flying_n >= ER_ETCD_FLYING_MAX;
+}
+
+static bool may_send(struct etcd_request *r, uint64_t now)
+{
+    if (r->not_before_us > now)
         return false;
-    r->blocked = ++*looked > ER_ETCD_FLYING_MAX || is_blocked(r);
+    r->blocked = is_blocked(r);
     return !r->blocked;
 }
 
+/* The list is by deadline, near enough: what is sent again goes to its front. Only so many are
+ * looked at, so that a long queue costs no more. */
 void etcd_requests_pump(struct er_etcd_conn *c)
 {
     uint64_t now = er_now_us();
@@ -338,7 +358,9 @@ void etcd_requests_pump(struct er_etcd_conn *c)
 
         if (r->deadline_us <= now)
             end_later(r, given_up(r));
-        else if (may_send(c, r, &looked, now))
+        else if (all_held(c) || ++looked > LOOKED_MAX)
+            break;
+        else if (may_send(r, now))
             send_request(c, r, now);
     }
     etcd_requests_answer(c);
@@ -347,16 +369,19 @@ void etcd_requests_pump(struct er_etcd_conn *c)
 uint64_t etcd_requests_deadline(const struct er_etcd_conn *c)
 {
     uint64_t at = ER_FOREVER;
+    unsigned looked = 0;
 
     if (!er_list_empty(&c->answered))
         return 0;
     er_list_for_each (node, &c->waiting) {
         const struct etcd_request *r = ER_LIST_ITEM(node, struct etcd_request, node);
-        bool held = r->blocked || c->session != ETCD_UP || c->flying_n >= ER_ETCD_FLYING_MAX;
+        bool held = r->blocked || all_held(c);
         uint64_t mine =
             held || r->not_before_us > r->deadline_us ? r->deadline_us : r->not_before_us;
 
         at = mine < at ? mine : at;
+        if (all_held(c) || ++looked > LOOKED_MAX)
+            break;
     }
     return at;
 }

@@ -63,7 +63,7 @@ static void on_watch_closed(void *user, const struct er_grpc_status *status)
 
 static void on_keep_message(void *user, const void *data, size_t n)
 {
-    struct er_etcd_conn *c = user;
+    struct er_etcd_conn *c = ((struct etcd_keeper *)user)->conn;
     struct er_etcd_lease_answer a;
 
     if (er_etcd_decode_keep_alive(data, n, &a) < 0) {
@@ -77,23 +77,23 @@ static void on_keep_message(void *user, const void *data, size_t n)
 
 static void on_keep_closed(void *user, const struct er_grpc_status *status)
 {
-    struct er_etcd_conn *c = user;
+    struct etcd_keeper *k = user;
 
-    c->keep_stream = NULL;
-    on_closed(c, "keep-alive", status);
+    k->stream = NULL;
+    on_closed(k->conn, "keep-alive", status);
 }
 
 /* ---- both ---- */
 
 static struct er_grpc_call *open_stream(struct er_etcd_conn *c, const char *method,
-                                        const struct er_grpc_stream_callbacks *cb)
+                                        const struct er_grpc_stream_callbacks *cb, void *user)
 {
     struct er_grpc_opts opts = {.token = *c->auth.token ? c->auth.token : NULL,
                                 .hasleader = true,
                                 .timeout_us = ER_FOREVER};
     struct er_grpc_call *stream = NULL;
 
-    (void)er_grpc_stream(etcd_current(c)->channel, method, &opts, cb, c, &stream);
+    (void)er_grpc_stream(etcd_current(c)->channel, method, &opts, cb, user, &stream);
     return stream; /* NULL, out of memory: the next pump tries again */
 }
 
@@ -104,7 +104,7 @@ static void pump_watches(struct er_etcd_conn *c)
 
     if (!c->watch_stream && er_etcd_watches_n(c->watches)) {
         er_etcd_watches_connected(c->watches, c->known_rev);
-        c->watch_stream = open_stream(c, ER_ETCD_METHOD_WATCH, &cb);
+        c->watch_stream = open_stream(c, ER_ETCD_METHOD_WATCH, &cb, c);
     }
     while (c->watch_stream && er_etcd_watches_next_request(c->watches, &request)) {
         er_buf_clear(&c->scratch);
@@ -116,24 +116,41 @@ static void pump_watches(struct er_etcd_conn *c)
     }
 }
 
-static void pump_leases(struct er_etcd_conn *c, uint64_t now)
+/* Who answers something else just now is busy, not gone: to connect anew would make it worse. A
+ * member without a leader answers nothing at all. */
+static bool bears_with(struct er_etcd_conn *c, uint64_t now)
+{
+    return now < er_deadline_in(c->heard_us, ER_ETCD_OVERDUE_MIN_US) &&
+           er_etcd_leases_bear(c->leases, now);
+}
+
+static bool ask_to_keep(struct er_etcd_conn *c, uint64_t id)
 {
     static const struct er_grpc_stream_callbacks cb = {on_keep_message, on_keep_closed};
+    struct etcd_keeper *k = &c->keepers[id % c->keeper_n];
+
+    k->conn = c;
+    if (!k->stream)
+        k->stream = open_stream(c, ER_ETCD_METHOD_KEEP_ALIVE, &cb, k);
+    er_buf_clear(&c->scratch);
+    return k->stream && er_etcd_encode_keep_alive(id, &c->scratch) == 0 &&
+           er_grpc_send(k->stream, c->scratch.data, c->scratch.len) == 0;
+}
+
+static void pump_leases(struct er_etcd_conn *c, uint64_t now)
+{
     uint64_t id;
 
-    /* without a stream: asked on an older one, and asked again below */
-    if (c->keep_stream && er_etcd_leases_overdue(c->leases, now)) {
+    if (c->keeping_epoch != c->epoch) { /* what was asked in an older session is asked again */
+        er_etcd_leases_connected(c->leases, now);
+        c->keeping_epoch = c->epoch;
+    }
+    if (er_etcd_leases_overdue(c->leases, now) && !bears_with(c, now)) {
         etcd_session_fail(c, false, "keep-alive", "no answer in time");
         return;
     }
-    if (!c->keep_stream && er_etcd_leases_any(c->leases)) {
-        er_etcd_leases_connected(c->leases, now);
-        c->keep_stream = open_stream(c, ER_ETCD_METHOD_KEEP_ALIVE, &cb);
-    }
-    while (c->keep_stream && er_etcd_leases_next(c->leases, now, &id)) {
-        er_buf_clear(&c->scratch);
-        if (er_etcd_encode_keep_alive(id, &c->scratch) < 0 ||
-            er_grpc_send(c->keep_stream, c->scratch.data, c->scratch.len) < 0) {
+    while (er_etcd_leases_next(c->leases, now, &id)) {
+        if (!ask_to_keep(c, id)) {
             etcd_session_fail(c, false, "keep-alive", "out of memory");
             return;
         }
@@ -180,8 +197,11 @@ void etcd_streams_pump(struct er_etcd_conn *c)
 void etcd_streams_close(struct er_etcd_conn *c)
 {
     er_grpc_cancel(c->watch_stream);
-    er_grpc_cancel(c->keep_stream);
-    c->watch_stream = c->keep_stream = NULL;
+    c->watch_stream = NULL;
+    for (unsigned i = 0; i < c->keeper_n; i++) {
+        er_grpc_cancel(c->keepers[i].stream);
+        c->keepers[i].stream = NULL;
+    }
     c->beat_us = c->beat_next_us = 0;
 }
 

@@ -250,6 +250,24 @@ Test(etcd_lease, an_overdue_answer_is_told_and_asked_again_elsewhere)
     er_etcd_leases_free(ls);
 }
 
+Test(etcd_lease, a_slow_endpoint_is_waited_for_till_half_of_the_ttl)
+{
+    struct er_etcd_leases *ls = leases_new();
+    uint64_t id = 0;
+
+    er_etcd_leases_granted(ls, 1, 3 * S, 10 * S);
+    er_etcd_leases_keep(ls, 1, 10 * S, on_lost, NULL);
+    cr_assert(er_etcd_leases_next(ls, 11 * S, &id));
+    cr_assert(er_etcd_leases_overdue(ls, 11 * S + 600000));
+    cr_assert(er_etcd_leases_bear(ls, 11 * S + 600000));
+    cr_assert(!er_etcd_leases_overdue(ls, 11 * S + 600000));
+    cr_assert_eq(er_etcd_leases_deadline(ls), 12 * S + 200000);
+    cr_assert(er_etcd_leases_bear(ls, 12 * S + 200000));
+    cr_assert_eq(er_etcd_leases_deadline(ls), 12 * S + 500000);
+    cr_assert(!er_etcd_leases_bear(ls, 12 * S + 500000));
+    er_etcd_leases_free(ls);
+}
+
 Test(etcd_lease, loss_is_told_once_and_never_for_what_was_removed)
 {
     struct er_etcd_leases *ls = leases_new();
