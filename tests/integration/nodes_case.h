@@ -25,15 +25,29 @@ struct nodes_case {
     const char *nnodes;
     struct er_test_proc p[NODES_MAX];
     bool started[NODES_MAX];
+    char enter[NODES_MAX][16]; /* process whose network the agent has; "": this one's */
 };
 
-static inline void nodes_begin_with(struct nodes_case *n, const char *nnodes, const char *scheme,
-                                    const char *const *extra)
+static inline void nodes_begin_as(struct nodes_case *n, const char *nnodes, const char *scheme,
+                                  const char *listen, const char *const *extra)
 {
     memset(n, 0, sizeof(*n));
     case_begin(&n->c);
     n->nnodes = nnodes;
-    etcd_start_with(&n->etcd, 1, scheme, "", extra);
+    etcd_start_with(&n->etcd, 1, scheme, listen, extra);
+}
+
+static inline void nodes_begin_with(struct nodes_case *n, const char *nnodes, const char *scheme,
+                                    const char *const *extra)
+{
+    nodes_begin_as(n, nnodes, scheme, "", extra);
+}
+
+/* etcd on TCP too: `listen` as in etcd_lib.h. */
+static inline void nodes_begin_listening(struct nodes_case *n, const char *nnodes,
+                                         const char *listen)
+{
+    nodes_begin_as(n, nnodes, "unix", listen, NULL);
 }
 
 static inline void nodes_begin(struct nodes_case *n, const char *nnodes)
@@ -46,7 +60,11 @@ static inline void node_start(struct nodes_case *n, int i, const char *const arg
 {
     static const char lease[] = "--set=rendezvous.lease_ttl=2s";
     char id[32], endpoint[1100], nnodes[32], env[ER_TEST_PATH_MAX + 8];
-    const char *argv[NODE_ARGS] = {er_test_bin("elastic-run"),
+    const char *argv[NODE_ARGS] = {"nsenter",
+                                   "-t",
+                                   n->enter[i],
+                                   "-n",
+                                   er_test_bin("elastic-run"),
                                    "--rdzv-id",
                                    n->c.name,
                                    "--rdzv-backend=etcd",
@@ -60,7 +78,7 @@ static inline void node_start(struct nodes_case *n, int i, const char *const arg
                                    "--set=resize.settle=0s",
                                    "--set=resize.min_interval=0s",
                                    "--set=stop.grace=10s"};
-    size_t k = 14;
+    size_t k = 18, from = n->enter[i][0] ? 0 : 4;
 
     snprintf(id, sizeof(id), "--node-id=n%d", i);
     snprintf(endpoint, sizeof(endpoint), "--rdzv-endpoint=%s", n->etcd.endpoints);
@@ -68,7 +86,7 @@ static inline void node_start(struct nodes_case *n, int i, const char *const arg
     for (size_t a = 0; args[a] && k < NODE_ARGS - 1; a++)
         argv[k++] = args[a];
     snprintf(env, sizeof(env), "CASE=%s", n->c.dir);
-    er_test_start(&n->p[i], argv, (const char *const[]){env, NULL});
+    er_test_start(&n->p[i], argv + from, (const char *const[]){env, NULL});
     n->started[i] = true;
 }
 
