@@ -195,6 +195,9 @@ const char *er_agent_outcome(const struct er_agent *agent)
 
     if (agent->verdict.kind == ER_VERDICT_STOPPED && agent->verdict.exit_code == ER_CODE_CANCELED)
         return "canceled";
+    if (agent->verdict.kind == ER_VERDICT_STOPPED && !agent->own_exit_code &&
+        agent->verdict.exit_code == 0)
+        return "drained";
     if (agent->verdict.kind == ER_VERDICT_STOPPED && agent->preempted && !agent->own_exit_code)
         return "preempted";
     return agent->own_exit_code ? "error" : NAMES[agent->verdict.kind];

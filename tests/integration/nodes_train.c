@@ -67,6 +67,29 @@ static void losses_are_those_of_one_node_bit_for_bit(void)
     nodes_end(&n);
 }
 
+/* Keys, waits for them and a barrier of all ranks. */
+static void workers_share_keys_and_barriers(void)
+{
+    struct nodes_case n;
+    char line[64];
+
+    nodes_begin(&n, "3");
+    for (int i = 0; i < 3; i++)
+        node_start(&n, i,
+                   ARGS("--nproc-per-node=2", "--set=node.address=127.0.0.1",
+                        er_test_bin("examples/hello")));
+    er_tap_check(nodes_end_with(&n, 0));
+    for (int rank = 0; rank < 6; rank++) {
+        bool found = false;
+
+        snprintf(line, sizeof(line), "hello from rank %d of 6\n", rank);
+        for (int i = 0; i < 3; i++)
+            found |= strstr(er_test_out(&n.p[i]), line) != NULL;
+        er_tap_check(found);
+    }
+    nodes_end(&n);
+}
+
 /* A node leaves, its workers and the others' save at the end of a step; the rest goes on from
  * there, without a restart, and nothing is lost. */
 static void node_that_leaves_costs_no_step(void)
@@ -106,6 +129,7 @@ int main(int argc, char **argv)
     }
     static const struct er_tap_case cases[] = {
         CASE(losses_are_those_of_one_node_bit_for_bit),
+        CASE(workers_share_keys_and_barriers),
         CASE(node_that_leaves_costs_no_step),
     };
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
