@@ -361,6 +361,26 @@ static void write_error_file(struct er_agent *agent)
         er_log(ER_LOG_WARNING, "cannot pass the root cause on", ER_STR("reason", err.text));
 }
 
+/* What the console's reader did not take to the end, whoever's it was. */
+static void tell_unread(struct er_agent *agent)
+{
+    static const char *const STREAMS[] = {"stdout", "stderr"};
+    uint64_t lines[2], bytes[2];
+
+    if (!er_console_settle(&agent->console, agent->stop_signals > 2, lines, bytes))
+        return;
+    for (int i = 0; i < 2; i++) {
+        if (bytes[i] == 0)
+            continue;
+        er_event(&agent->events, "log_dropped", ER_SEVERITY_WARNING,
+                 er_driver_generation(agent->driver), "Output of workers was not read to the end.",
+                 ER_JSON("rank", "null"), ER_STR("stream", STREAMS[i]), ER_UINT("lines", lines[i]),
+                 ER_UINT("bytes", bytes[i]), ER_STR("reason", "console too slow"));
+        er_log(ER_LOG_WARNING, "the console did not take the last output in time",
+               ER_UINT("bytes", bytes[i]), ER_STR("logs", agent->log_dir));
+    }
+}
+
 static int finish(struct er_agent *agent, int rc, const struct er_error *err)
 {
     int code = agent->verdict.exit_code;
@@ -371,6 +391,7 @@ static int finish(struct er_agent *agent, int rc, const struct er_error *err)
     }
     if (agent->own_exit_code && agent->verdict.kind == ER_VERDICT_STOPPED)
         code = agent->own_exit_code;
+    tell_unread(agent);
     er_agent_event_end(agent, code);
     er_agent_report(agent);
     write_error_file(agent);

@@ -89,6 +89,46 @@ bool er_console_closed(const struct er_console *console, int stream)
     return console->streams[stream].broken;
 }
 
+bool er_console_is_full(const struct er_console *console, int stream, size_t n)
+{
+    const struct er_console_stream *s = &console->streams[stream];
+
+    return s->broken || s->queue.len + n > s->queue.max;
+}
+
+static void flush(struct er_console_stream *s, uint64_t end_us)
+{
+    while (waits(s)) {
+        uint64_t now_us = er_now_us(), left_us = end_us > now_us ? end_us - now_us : 0;
+        uint64_t idle_us = s->stalled ? HURRY_US : IDLE_US;
+
+        if (!push(s, left_us < idle_us ? left_us : idle_us))
+            break;
+    }
+}
+
+bool er_console_settle(struct er_console *console, bool hurry, uint64_t ret_lines[2],
+                       uint64_t ret_bytes[2])
+{
+    uint64_t end_us = er_now_us() + (hurry ? HURRY_US : FLUSH_US);
+    bool lost = false;
+
+    for (int i = 0; i < 2; i++) {
+        struct er_console_stream *s = &console->streams[i];
+
+        flush(s, end_us);
+        ret_lines[i] = 0;
+        ret_bytes[i] = s->queue.len - s->sent;
+        for (size_t at = s->sent; at < s->queue.len; at++)
+            ret_lines[i] += s->queue.data[at] == '\n';
+        s->stalled = ret_bytes[i] > 0;
+        lost |= s->stalled;
+        er_buf_clear(&s->queue);
+        s->sent = 0;
+    }
+    return lost;
+}
+
 size_t er_console_done(struct er_console *console, bool hurry)
 {
     size_t lost = 0;
@@ -97,12 +137,7 @@ size_t er_console_done(struct er_console *console, bool hurry)
     for (int i = 0; i < 2; i++) {
         struct er_console_stream *s = &console->streams[i];
 
-        while (waits(s)) {
-            uint64_t now_us = er_now_us(), left_us = end_us > now_us ? end_us - now_us : 0;
-
-            if (!push(s, left_us < IDLE_US ? left_us : IDLE_US))
-                break;
-        }
+        flush(s, end_us);
         lost += s->queue.len - s->sent;
         er_loop_source_free(s->source);
         s->source = NULL;

@@ -17,6 +17,7 @@ struct er_console_stream {
     size_t sent;
     struct er_loop_source *source; /* while something waits */
     bool broken;                   /* the reader has gone: everything is dropped */
+    bool stalled;                  /* the reader took nothing for long: the last wait is short */
     struct er_console *console;
 };
 
@@ -29,6 +30,12 @@ void er_console_init(struct er_console *console, struct er_loop *loop);
 /* What waits goes to a reader that still reads: 2 s without a byte, or 30 s in all, end it;
  * `hurry`: half a second. Returns the bytes that it did not take. */
 size_t er_console_done(struct er_console *console, bool hurry);
+/* The same wait before the last words, so that what is lost can be told: what was not taken is
+ * dropped, and counted in lines and bytes of each stream. True: something was. */
+bool er_console_settle(struct er_console *console, bool hurry, uint64_t ret_lines[2],
+                       uint64_t ret_bytes[2]);
+/* Would a text of `n` bytes be dropped? */
+bool er_console_is_full(const struct er_console *console, int stream, size_t n);
 /* `stream` 0 stdout, 1 stderr. False: dropped whole. */
 bool er_console_write(struct er_console *console, int stream, const char *text, size_t n);
 /* Has the reader gone? */

@@ -12,9 +12,11 @@
 #include "base/clock.h"
 #include "base/fd.h"
 
-#define CHUNK     (64u * 1024)
-#define OUT_MAX   (2 * ER_LINE_MAX + 8192) /* two lines with a prefix each */
-#define DRAIN_MAX 64                       /* chunks: a writer that never stops must not hold us */
+#define CHUNK      (128u * 1024)
+#define PIPE_BYTES (512u * 1024)
+#define PREFIX_MAX 256                      /* about: what a line gets in front */
+#define OUT_MAX    (2 * ER_LINE_MAX + 8192) /* two lines with a prefix each */
+#define DRAIN_MAX  64                       /* chunks: a writer that never stops must not hold us */
 
 struct er_logfwd {
     int fd;
@@ -77,6 +79,13 @@ static void on_line(void *user, const char *text, size_t n, const char *end, siz
         return;
     if (f->out.len + n > ER_LINE_MAX)
         flush_console(f);
+    /* A reader that stands still must not cost the workers the formatting. */
+    if (!wanted &&
+        er_console_is_full(f->opts.console, f->opts.stream, f->out.len + n + PREFIX_MAX)) {
+        f->drops.lines += memchr(end, '\n', end_n) != NULL;
+        f->drops.bytes += n + end_n;
+        return;
+    }
     begin = f->out.len;
     if (format_line(f, text, n, end_n ? end : "\n", end_n ? end_n : 1)) {
         f->out.len = begin;
@@ -161,6 +170,8 @@ int er_logfwd_new(struct er_logfwd **ret, int *ret_fd, struct er_loop *loop,
     if (!rc) {
         f->fd = pair[0];
         write_end = pair[1];
+        /* Fewer turns between writer and us. Where the user's pipes are many it stays as it is. */
+        (void)fcntl(f->fd, F_SETPIPE_SZ, PIPE_BYTES);
         rc = er_fd_nonblock(f->fd);
     }
     if (!rc)

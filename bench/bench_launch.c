@@ -1,7 +1,7 @@
 /*
- * Start and end of a job: `elastic-run --nproc-per-node N true` against a bare loop that spawns N
- * times `true` and waits for them, turn by turn in one run. The limit is 1.3 times the bare loop
- * plus 8 ms.
+ * Start and end of a job (here), restarts, memory, idling and logs (lib/launch_*.c). Here:
+ * `elastic-run --nproc-per-node N true` against a bare loop that spawns N times `true` and waits
+ * for them, turn by turn in one run. The limit is 1.3 times the bare loop plus 8 ms.
  */
 #include <spawn.h>
 #include <stdint.h>
@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "bench/lib/bench.h"
+#include "bench/lib/launch_parts.h"
 
 static const double LIMIT_FACTOR = 1.3, LIMIT_PLUS_MS = 8;
 
@@ -22,6 +23,7 @@ struct turn {
 };
 
 static const struct turn turns[] = {
+    {.workers = 1, .runs = 60, .quick_runs = 20, .peer_runs = 5, .quick_peer_runs = 1},
     {.workers = 2, .runs = 60, .quick_runs = 20, .peer_runs = 5, .quick_peer_runs = 1},
     {.workers = 8, .runs = 40, .quick_runs = 15, .peer_runs = 3, .quick_peer_runs = 1},
     {.workers = 64, .runs = 25, .quick_runs = 8, .peer_runs = 2, .quick_peer_runs = 1},
@@ -92,9 +94,16 @@ static void measure(const struct turn *t)
                      bench_spread(&over), runs);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    int code = launch_role(argc, argv);
+
+    if (code >= 0)
+        return code;
     for (size_t i = 0; i < sizeof(turns) / sizeof(turns[0]); i++)
         measure(&turns[i]);
+    launch_restart();
+    launch_idle();
+    launch_tee();
     return 0;
 }
