@@ -16,10 +16,18 @@
 
 /* ---- servers ---- */
 
+/* Another server than the one in PATH: ER_ETCD_BIN. */
+static const char *server(void)
+{
+    const char *bin = getenv("ER_ETCD_BIN");
+
+    return bin && *bin ? bin : "etcd";
+}
+
 void etcd_need(void)
 {
     struct er_test_proc p;
-    int rc = er_test_run(&p, (const char *[]){"etcd", "--version", NULL}, NULL, 10000);
+    int rc = er_test_run(&p, (const char *[]){server(), "--version", NULL}, NULL, 10000);
 
     er_test_done(&p);
     if (rc != 0)
@@ -52,7 +60,7 @@ static void forget_sockets(const struct etcd_cluster *e, int i)
 void etcd_member_start(struct etcd_cluster *e, int i)
 {
     char client[256], peer[128], cluster[512] = "", name[8], data[16];
-    const char *argv[64] = {"env", "-C", e->dir, "setpriv", "--pdeathsig", "KILL", "etcd"};
+    const char *argv[64] = {"env", "-C", e->dir, "setpriv", "--pdeathsig", "KILL", server()};
     size_t n = 7;
 
     forget_sockets(e, i);
