@@ -356,6 +356,8 @@ int er_manifest_parse(const char *text, size_t n, struct er_manifest *ret, struc
         rc = bad(err, "body");
     if (rc == 0)
         rc = check_digest(root, body, err);
+    if (rc == 0 && text[n - 1] != '\n')
+        rc = er_error_set(err, ER_E_CORRUPT, "manifest is cut off: its last line has no end");
     if (rc < 0)
         return rc;
     er_manifest_init(ret);

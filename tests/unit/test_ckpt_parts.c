@@ -403,7 +403,7 @@ Test(manifest, changed_bodies_with_a_right_digest_are_parsed_safely)
             &changed,
             "{\"format\":\"elastic-ckpt\",\"version\":1,\"digest\":\"%s\",\"body\":", hex);
         er_buf_add(&changed, copy, n);
-        er_buf_add_str(&changed, "}");
+        er_buf_add_str(&changed, "}\n");
         free(copy);
         if (er_manifest_parse(er_buf_str(&changed), changed.len, &back, NULL) < 0) {
             refused++;
