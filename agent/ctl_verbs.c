@@ -12,7 +12,8 @@ enum { VERBS_MAX = 32 };
 const struct er_ctl_verb er_ctl_verbs[] = {
     {"status", "[--json] [--wait]", "what the job is doing: phase, generation, restarts, workers"},
     {"stop", "[--wait]", "end the job: the stop ladder, then exit code 79 for all its agents"},
-    {"ckpt", "VERB ...", "checkpoints on disk; elastic-ctl ckpt --help tells more"},
+    {"ckpt", "VERB ...",
+     "checkpoints on disk, of a job or of a folder; elastic-ctl ckpt --help tells more"},
 };
 const size_t er_ctl_verbs_n = ER_ARRAY_N(er_ctl_verbs);
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/ctl_ckpt.h"
 #include "agent/ctl_find.h"
 #include "agent/ctl_verbs.h"
 #include "agent/findings.h"
@@ -294,32 +295,14 @@ static int run(const struct options *o)
     return code;
 }
 
-/* Checkpoints are another library's business, which the agent does not link: the program beside
- * this one, else the one in PATH. Returns only on failure. */
-static int hand_on_to_ckpt(char **argv)
-{
-    static const char name[] = "elastic-ckpt";
-    char path[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof(name));
-
-    while (n > 0 && path[n - 1] != '/')
-        n--;
-    if (n > 0) {
-        memcpy(path + n, name, sizeof(name));
-        execv(path, argv);
-    }
-    execvp(name, argv);
-    fprintf(stderr, "elastic-ctl: start '%s': %s\n", name, er_error_name(-errno));
-    return ER_CTL_EXIT_UNREACHABLE;
-}
-
 int main(int argc, char **argv)
 {
     struct options o = {0};
     int code;
 
-    if (argc > 1 && strcmp(argv[1], "ckpt") == 0)
-        return hand_on_to_ckpt(argv + 1);
+    /* Checkpoints are another library's business, which the agent does not link. */
+    if (er_ctl_ckpt(argc, argv, environ, &code))
+        return code;
     code = parse(&o, argc, argv);
     if (code)
         return code;

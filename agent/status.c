@@ -155,6 +155,7 @@ int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
         ER_UINT("restarts", er_driver_restarts(agent->driver)),
         optional_uint("restart_max", c->restart.max != ER_NONE_U32, c->restart.max),
         optional_uint("checkpoint_step", has_latest, latest),
+        ER_STR("checkpoint_dir", c->checkpoint.dir),
         ER_STR("stand", er_stand_name(look.stand)),
         ER_STR("leader", look.leader[0] ? look.leader : NULL),
         ER_UINT("nnodes_min", look.min),

@@ -15,7 +15,9 @@
 #define SHARD_DEFAULT (5ull << 30)
 
 static const char USAGE[] =
-    "usage: elastic-ckpt VERB [options] DIR\n"
+    "usage: elastic-ctl -f JOB.yaml ckpt VERB [options]\n"
+    "       elastic-ctl --job NAME ckpt VERB [options]      a job that runs on this host\n"
+    "       elastic-ctl ckpt VERB [options] DIR             or JOB.yaml\n"
     "\n"
     "  list DIR             the checkpoints in a folder, oldest first\n"
     "  verify DIR           every byte of the newest one (--step N, --all) against its digests\n"

@@ -151,12 +151,72 @@ static void export_joins_what_the_ranks_wrote(void)
     er_test_rmtree(world.dir);
 }
 
+/* ---- by job ---- */
+
+static void write_job(const char *path, const char *more)
+{
+    char text[4 * PATH_MAX];
+
+    snprintf(text, sizeof(text),
+             "version: 1\nname: ckpt-tool-%d\nnnodes: 1\nnproc_per_node: 1\nlog: {dir: none}\n%s",
+             (int)getpid(), more);
+    er_test_write_file(path, text);
+}
+
+static void a_job_file_names_the_folder(void)
+{
+    char path[PATH_MAX], more[PATH_MAX + 64], out[PATH_MAX];
+
+    begin();
+    snprintf(path, sizeof(path), "%s/job.yaml", world.dir);
+    snprintf(more, sizeof(more), "command: [\"true\"]\ncheckpoint: {dir: %s}\n", world.dir);
+    write_job(path, more);
+    er_tap_check(RUN("generation 4, 2 ranks", "list", path) == 0);
+    er_tap_check(RUN("step 30: ok", "verify", "--step", "30", path) == 0);
+    snprintf(out, sizeof(out), "%s/out.safetensors", world.dir);
+    er_tap_check(RUN("1 file", "export", path, out) == 0);
+    const char *const by_file[] = {
+        er_test_bin("elastic-ctl"), "-f", path, "ckpt", "gc", "--keep-last=1", "--dry-run", NULL};
+    struct er_test_proc p;
+    er_tap_check(er_test_run(&p, by_file, NULL, 30000) == 0);
+    er_tap_check(strstr(er_test_out(&p), "would remove step 30") != NULL);
+    er_test_done(&p);
+    write_job(path, "command: [\"true\"]\n");
+    er_tap_check(RUN("has no checkpoint.dir", "list", path) == 66);
+    er_tap_check(RUN("No such file", "list", "/nowhere/job.yaml") == 66);
+    er_test_rmtree(world.dir);
+}
+
+static void a_job_that_runs_is_asked_for_its_folder(void)
+{
+    char path[PATH_MAX], more[3 * PATH_MAX], runtime[PATH_MAX], state[PATH_MAX];
+    struct er_test_proc p;
+
+    begin();
+    snprintf(path, sizeof(path), "%s/job.yaml", world.dir);
+    snprintf(more, sizeof(more),
+             "command: [\"%s\", \"--job\", \"ckpt-tool-%d\", \"ckpt\", \"list\"]\n"
+             "checkpoint: {dir: %s}\n",
+             er_test_bin("elastic-ctl"), (int)getpid(), world.dir);
+    write_job(path, more);
+    snprintf(runtime, sizeof(runtime), "XDG_RUNTIME_DIR=%s", world.dir);
+    snprintf(state, sizeof(state), "XDG_STATE_HOME=%s", world.dir);
+    er_tap_check(er_test_run(&p, (const char *[]){er_test_bin("elastic-run"), path, NULL},
+                             (const char *[]){runtime, state, NULL}, 60000) == 0);
+    if (!er_tap_check(strstr(er_test_out(&p), "generation 4, 2 ranks") != NULL))
+        er_tap_note("out '%s' err '%s'", er_test_out(&p), er_test_err(&p));
+    er_test_done(&p);
+    er_test_rmtree(world.dir);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
         {"verbs_answer_and_exit_as_documented", verbs_answer_and_exit_as_documented, 0},
         {"gc_keeps_the_newest_that_verifies", gc_keeps_the_newest_that_verifies, 0},
         {"export_joins_what_the_ranks_wrote", export_joins_what_the_ranks_wrote, 0},
+        {"a_job_file_names_the_folder", a_job_file_names_the_folder, 0},
+        {"a_job_that_runs_is_asked_for_its_folder", a_job_that_runs_is_asked_for_its_folder, 0},
     };
 
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));
