@@ -151,6 +151,7 @@ struct er_config {
         uint64_t every_steps; /* 0: none */
         uint64_t every_us;
         uint32_t keep_last;
+        uint64_t keep_every;   /* steps; 0: none */
         char *on_failure;      /* continue: the one there is */
         uint32_t failures_max; /* in a row; ER_NONE_U32: never fatal */
     } checkpoint;

@@ -115,6 +115,7 @@ static int build_env(struct plan *p, struct er_buf *strings, size_t *ret_n, stru
         .checkpoint_every_steps = c->checkpoint.every_steps,
         .checkpoint_every = every,
         .checkpoint_keep_last = c->checkpoint.keep_last,
+        .checkpoint_keep_every = c->checkpoint.keep_every,
         .checkpoint_failures_max = c->checkpoint.failures_max,
         .socket = "<socket>",
         .restart_max = c->restart.max,

@@ -176,6 +176,8 @@ static void add_checkpoint(struct writer *w, const struct er_env_input *in)
               in->checkpoint_every_steps);
     add_text(w, "ELASTIC_CHECKPOINT_EVERY", in->checkpoint_every);
     add_number(w, "ELASTIC_CHECKPOINT_KEEP_LAST", in->checkpoint_keep_last);
+    add_limit(w, "ELASTIC_CHECKPOINT_KEEP_EVERY", in->checkpoint_keep_every == 0,
+              in->checkpoint_keep_every);
     add_limit(w, "ELASTIC_CHECKPOINT_FAILURES_MAX", in->checkpoint_failures_max == UINT32_MAX,
               in->checkpoint_failures_max);
 }

@@ -22,6 +22,7 @@ struct er_env_input {
      * none; the time as text. */
     uint64_t checkpoint_every_steps;
     const char *checkpoint_every;
+    uint64_t checkpoint_keep_every; /* 0: none */
     uint32_t checkpoint_keep_last, checkpoint_failures_max;
     const char *error_file, *socket;
     int page_fd;

@@ -87,7 +87,7 @@ enum er_ckpt_nan {
 /* Retention: a checkpoint stays when any of the rules wants it; the last valid one always. */
 struct er_ckpt_opts {
     uint32_t keep_last;    /* newest ones; 0: keep all */
-    uint64_t keep_every;   /* steps that are multiples of it; 0: none */
+    uint64_t keep_every;   /* one in every so many steps: the last up to each multiple; 0: none */
     uint32_t keep_best;    /* best by er_meta.metric; 0: none */
     bool more_is_better;   /* of the metric */
     uint64_t generation;   /* of this job's run; 0: none. Older ones are fenced off at load */

@@ -26,6 +26,13 @@ static size_t better_than(const struct er_retain_item *items, size_t n, size_t i
     return better;
 }
 
+/* Steps of one span end with a multiple of `every`. Whether the last one of a span is at that
+ * multiple does not matter: checkpoints are also made by the clock. */
+static uint64_t span_of(uint64_t step, uint64_t every)
+{
+    return step / every + (step % every != 0);
+}
+
 size_t er_retain_by(const struct er_retain_item *items, size_t n, uint64_t current,
                     const struct er_retain_rules *rules, uint64_t *ret_remove)
 {
@@ -37,7 +44,9 @@ size_t er_retain_by(const struct er_retain_item *items, size_t n, uint64_t curre
     upto = below < n && items[below].step == current ? below + 1 : below;
     for (size_t i = 0; i < below; i++) {
         bool last = below - i < rules->keep_last;
-        bool every = rules->keep_every > 0 && items[i].step % rules->keep_every == 0;
+        bool every = rules->keep_every > 0 &&
+                     (i + 1 >= upto || span_of(items[i].step, rules->keep_every) !=
+                                           span_of(items[i + 1].step, rules->keep_every));
         bool best = rules->keep_best > 0 && items[i].has_metric &&
                     better_than(items, upto, i, rules->more_is_better) < rules->keep_best;
         if (!last && !every && !best)

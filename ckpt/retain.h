@@ -13,7 +13,7 @@ struct er_retain_item {
 /* A step stays when any rule wants it. */
 struct er_retain_rules {
     uint32_t keep_last;  /* newest up to `current`, which counts; 0: all */
-    uint64_t keep_every; /* multiples of it; 0: none */
+    uint64_t keep_every; /* the last up to each multiple of it; 0: none */
     uint32_t keep_best;  /* best by metric, the newer of equals; 0: none */
     bool more_is_better;
 };

@@ -73,12 +73,13 @@ struct er_train_line {
 struct er_train_opts {
     struct er_plan plan;
     uint64_t epochs; /* >= 1 */
-    /* 0 in the next three and in checkpoint_failures_max means: as the job spec says (the variables
+    /* 0 in the next four and in checkpoint_failures_max means: as the job spec says (the variables
      * ELASTIC_CHECKPOINT_*); where nothing says it, what stands here. */
     uint64_t checkpoint_steps;    /* every N steps and at the end. 0: only by time and at the end */
     uint64_t checkpoint_every_us; /* 0: not by time */
     uint32_t checkpoint_keep;     /* 0: all */
-    const char *checkpoint_dir;   /* NULL: the job's; "" : none */
+    uint64_t checkpoint_keep_every;   /* one in every so many steps stays for ever; 0: none */
+    const char *checkpoint_dir;       /* NULL: the job's; "" : none */
     uint32_t checkpoint_failures_max; /* consecutive failures before -EIO, on which the program
                                          exits with ER_WORKER_EXIT_CHECKPOINTS. 0: never fatal */
     bool checkpoint_wait; /* no step before a checkpoint is on disk; else it is written beside */

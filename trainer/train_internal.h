@@ -12,7 +12,7 @@
 
 /* When to save and what to keep: the program's options, else the job's. */
 struct er_train_saving {
-    uint64_t steps, every_us, keep, failures_max; /* 0: no, not, all, never fatal */
+    uint64_t steps, every_us, keep, keep_every, failures_max; /* 0: no, not, all, none, never */
 };
 
 struct er_train {

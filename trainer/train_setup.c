@@ -72,6 +72,7 @@ static int choose_saving(struct er_train *train, struct er_error *err)
         {"ELASTIC_CHECKPOINT_EVERY_STEPS", false, opts->checkpoint_steps, &saving->steps},
         {"ELASTIC_CHECKPOINT_EVERY", true, opts->checkpoint_every_us, &saving->every_us},
         {"ELASTIC_CHECKPOINT_KEEP_LAST", false, opts->checkpoint_keep, &saving->keep},
+        {"ELASTIC_CHECKPOINT_KEEP_EVERY", false, opts->checkpoint_keep_every, &saving->keep_every},
         {"ELASTIC_CHECKPOINT_FAILURES_MAX", false, opts->checkpoint_failures_max,
          &saving->failures_max},
     };
@@ -112,7 +113,8 @@ static int group_commit(void *user, const struct er_ckpt_done *done, struct er_e
 
 int er_train_open_checkpoints(struct er_train *train, struct er_error *err)
 {
-    struct er_ckpt_opts opts = {.keep_last = (uint32_t)train->saving.keep};
+    struct er_ckpt_opts opts = {.keep_last = (uint32_t)train->saving.keep,
+                                .keep_every = train->saving.keep_every};
     const struct er_ckpt_group group = {
         .rank = train->rank,
         .size = train->size,

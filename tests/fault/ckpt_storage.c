@@ -82,7 +82,7 @@ static void a_disk_full_at_any_size_loses_nothing(void)
     needed = bytes_written;
     for (int pass = 0; pass < 2; pass++) {
         no_fallocate = pass;
-        for (long long size = 0; size <= needed; size += size < 4096 ? 1024 : needed / 97 + 1) {
+        for (long long size = 0; size <= needed; size += size < 4096 ? 512 : needed / 301 + 1) {
             int rc;
 
             atomic_store(&room, size);

@@ -92,6 +92,31 @@ Test(retain, keeps_the_newest_and_never_the_current_or_newer)
     cr_assert_eq(er_retain(steps, 5, 50, UINT32_MAX, gone), 0);
 }
 
+/* Applied after each checkpoint, as a job does: of each span of 100 steps the last one stays. */
+Test(retain, one_in_every_span_stays_whatever_the_clock_chose)
+{
+    static const uint64_t made[] = {7, 61, 97, 130, 133, 201, 299, 300, 301, 555};
+    static const uint64_t left[] = {97, 133, 300, 301, 555};
+    const struct er_retain_rules rules = {.keep_last = 1, .keep_every = 100};
+    struct er_retain_item items[10];
+    uint64_t gone[10];
+    size_t n = 0;
+
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++) {
+        items[n++] = (struct er_retain_item){made[i], 0, 0};
+        size_t gone_n = er_retain_by(items, n, made[i], &rules, gone);
+        for (size_t g = 0; g < gone_n; g++)
+            for (size_t j = 0; j < n; j++)
+                if (items[j].step == gone[g]) {
+                    memmove(&items[j], &items[j + 1], (n - j - 1) * sizeof(items[0]));
+                    n--;
+                }
+    }
+    cr_assert_eq(n, sizeof(left) / sizeof(left[0]));
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(items[i].step, left[i]);
+}
+
 Test(retain, a_step_stays_when_any_rule_wants_it)
 {
     const struct er_retain_item items[] = {{10, 1, 0.5},  {20, 0, 0}, {30, 1, 0.25},

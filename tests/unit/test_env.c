@@ -212,7 +212,9 @@ Test(env, checkpoint_keys_reach_the_worker_when_there_is_a_folder)
     in.checkpoint_every = "10m";
     in.checkpoint_every_steps = 100;
     in.checkpoint_keep_last = 3;
+    in.checkpoint_keep_every = 5000;
     in.checkpoint_failures_max = UINT32_MAX;
+    cr_expect_str_eq(look_up(&in, "ELASTIC_CHECKPOINT_KEEP_EVERY", &times), "5000");
     cr_expect_str_eq(look_up(&in, "ELASTIC_CHECKPOINT_EVERY", &times), "10m");
     cr_expect_str_eq(look_up(&in, "ELASTIC_CHECKPOINT_EVERY_STEPS", &times), "100");
     cr_expect_str_eq(look_up(&in, "ELASTIC_CHECKPOINT_KEEP_LAST", &times), "3");
