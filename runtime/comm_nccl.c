@@ -463,6 +463,7 @@ static void close_nccl(struct er_comm *comm)
     free(n->mine);
     free(n->all);
     free(n->left_out);
+    free(n->all_connected);
     free(n);
     comm->impl = NULL;
 }

@@ -19,7 +19,7 @@
 #define ER_COMM_OP_DEFAULT_US    300000000ull
 #define ER_COMM_ABORT_DEFAULT_US 10000000ull
 #define ER_COMMS_TOGETHER        64 /* aborted in one group; more than a process has */
-#define ER_COMM_OPENING_OPS      2 /* collectives of a companion before the first of its principal */
+#define ER_COMM_OPENING_OPS      3 /* collectives of a companion before the first of its principal */
 
 /* X(ENUM, "text") */
 #define ER_OP_KINDS(X)                                                                             \

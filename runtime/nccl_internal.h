@@ -7,12 +7,14 @@ enum nccl_phase {
     NCCL_PHASE_HOST,   /* the companion connects */
     NCCL_PHASE_HELLO,  /* who has which NCCL and GPU; rank 0's id */
     NCCL_PHASE_INIT,   /* NCCL connects */
+    NCCL_PHASE_AGREE,  /* whether all have; a shrink that failed anywhere is given up by all */
+    NCCL_PHASE_AFRESH, /* NCCL connects again, in that case */
     NCCL_PHASE_SETTLE, /* all have */
     NCCL_PHASE_READY
 };
 
 /*
- *   HOST -> HELLO -> INIT -> SETTLE -> READY
+ *   HOST -> HELLO -> INIT -> AGREE -> AFRESH -> SETTLE -> READY
  *
  * Operations: the front's ring is launched in order, a batch (one operation or a group) at a time,
  * up to `launched`, and finished in order. `launching`: NCCL works on the last launch in a thread
@@ -28,11 +30,13 @@ struct nccl {
     uint16_t first[ER_COMM_OPS_MAX];        /* slot in which the batch of this slot's begins */
     struct er_watchdog *dog;
     enum nccl_phase phase;
-    uint64_t open_deadline_us;
+    uint64_t open_deadline_us, shrink_deadline_us;
     struct er_op *step;            /* HELLO, SETTLE: the companion's operation */
     struct nccl_hello *mine, *all; /* (1), (size); owned, while opening */
     int *left_out;                 /* ranks of the parent that are not here; owned; NULL: afresh */
     int left_out_n;
+    bool shrunk;                             /* made from the parent */
+    unsigned char connected, *all_connected; /* INIT: 1; (size), owned */
 
     uint64_t launched; /* operations of the ring */
     bool launching;

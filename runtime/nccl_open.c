@@ -17,6 +17,7 @@
 
 enum {
     POLL_US = 200,
+    SHRINK_SHARE = 8, /* of the time for opening: then afresh */
     LOOK_SLICE_US = 5000,
     RAS_PORT_FIRST = 28100, /* NCCL's default is 28028 */
     RAS_PORTS_N = 1900,
@@ -92,7 +93,8 @@ int er_nccl_open_begin(struct nccl *n, struct er_error *err)
     n->open_deadline_us = er_deadline_in(er_now_us(), n->comm->open_timeout_us);
     n->mine = calloc(1, sizeof(*n->mine));
     n->all = calloc((size_t)n->comm->size, sizeof(*n->all));
-    if (!n->mine || !n->all)
+    n->all_connected = calloc((size_t)n->comm->size, 1);
+    if (!n->mine || !n->all || !n->all_connected)
         return er_error_set(err, -ENOMEM, "out of memory");
     name_ras(n->comm);
     rc = er_watchdog_new(&n->dog, err);
@@ -213,8 +215,11 @@ static int begin_nccl(struct nccl *n, struct er_error *err)
 
     snprintf(text.name, sizeof(text.name), "%.60s/g%llu/%s", er_world(n->comm->ctx)->job,
              (unsigned long long)n->comm->generation, n->comm->name);
-    if (n->left_out) {
+    n->shrunk = n->left_out && n->phase == NCCL_PHASE_HELLO;
+    if (n->shrunk) {
         old = n->comm->shrink_from->impl;
+        n->shrink_deadline_us =
+            er_deadline_in(er_now_us(), n->comm->open_timeout_us / SHRINK_SHARE);
         return n->calls->shrink(&n->handle, old->handle, n->left_out, n->left_out_n, text.name,
                                 err);
     }
@@ -230,7 +235,9 @@ static int hear_hello(struct nccl *n, struct er_error *err)
         rc = check_devices(n, err);
     if (rc == 0)
         rc = plan_shrink(n, err);
-    return rc ? rc : begin_nccl(n, err);
+    if (rc == 0)
+        rc = begin_nccl(n, err);
+    return n->handle || n->shrunk ? 0 : rc; /* INIT asks how it went */
 }
 
 static int wait_init(struct nccl *n, uint64_t wait_us, struct er_error *err)
@@ -239,12 +246,35 @@ static int wait_init(struct nccl *n, uint64_t wait_us, struct er_error *err)
     uint64_t end_us = er_deadline_in(er_now_us(), wait_us);
     int rc;
 
-    for (;;) {
+    while (n->handle) {
         rc = n->calls->status(n->handle, err);
         if (rc != ER_IN_PROGRESS || er_now_us() >= end_us)
             return rc;
         nanosleep(&ts, NULL);
     }
+    return er_error_set(err, -EIO, "NCCL has not begun to connect");
+}
+
+/* A shrink may fail on some ranks only; then all start afresh, with the id that they have. */
+static int say_connected(struct nccl *n, int rc, struct er_error *err)
+{
+    if (rc < 0 && !n->shrunk)
+        return rc;
+    n->connected = rc == 0;
+    return er_all_gather(n->host, &n->connected, 1, n->all_connected, &n->step, err);
+}
+
+static int hear_connected(struct nccl *n, struct er_error *err)
+{
+    int rc;
+
+    if (memchr(n->all_connected, 0, (size_t)n->comm->size) == NULL)
+        return 0;
+    if (n->handle)
+        n->calls->abort(&n->handle, 1);
+    n->handle = NULL;
+    rc = begin_nccl(n, err);
+    return n->handle ? 0 : rc; /* AFRESH asks how it went */
 }
 
 static int start_barrier(struct nccl *n, struct er_error *err)
@@ -268,7 +298,7 @@ static void become_ready(struct nccl *n)
     int v = n->mine->version;
 
     snprintf(n->comm->describe, sizeof(n->comm->describe), "nccl %d.%d.%d %d ranks%s", v / 10000,
-             v / 100 % 100, v % 100, n->comm->size, n->left_out ? " (shrunk)" : "");
+             v / 100 % 100, v % 100, n->comm->size, n->shrunk ? " (shrunk)" : "");
     n->comm->shrink_from = NULL;
 }
 
@@ -287,10 +317,20 @@ static int step_phase(struct nccl *n, uint64_t wait_us, struct er_error *err)
         rc = wait_step(n, wait_us, err);
         if (rc == 0)
             rc = hear_hello(n, err);
-        if (rc == ER_IN_PROGRESS && n->handle) /* NCCL is: the next phase waits for it */
-            rc = 0;
         break;
     case NCCL_PHASE_INIT:
+        rc = wait_init(n, wait_us, err);
+        if (rc == ER_IN_PROGRESS && n->shrunk && er_now_us() >= n->shrink_deadline_us)
+            rc = -ETIMEDOUT; /* it may have failed elsewhere */
+        if (rc != ER_IN_PROGRESS)
+            rc = say_connected(n, rc, err);
+        break;
+    case NCCL_PHASE_AGREE:
+        rc = wait_step(n, wait_us, err);
+        if (rc == 0)
+            rc = hear_connected(n, err);
+        break;
+    case NCCL_PHASE_AFRESH:
         rc = wait_init(n, wait_us, err);
         if (rc == 0)
             rc = start_barrier(n, err);
@@ -322,7 +362,9 @@ static int look_around(struct nccl *n, struct er_error *err)
                             "ranks are there: NCCL_DEBUG=INFO tells more",
                             (double)n->comm->open_timeout_us / 1e6,
                             (unsigned long long)n->comm->generation);
-    return n->phase == NCCL_PHASE_INIT ? er_comm_status(n->host, err) : 0;
+    return n->phase == NCCL_PHASE_INIT || n->phase == NCCL_PHASE_AFRESH
+               ? er_comm_status(n->host, err)
+               : 0;
 }
 
 int er_nccl_open_step(struct nccl *n, uint64_t wait_us, struct er_error *err)
