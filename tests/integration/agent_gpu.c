@@ -92,6 +92,7 @@ static void the_specs_environment_counts(void)
     job = case_job(&c, "[sh, -c, 'echo $WORLD_SIZE']",
                    "nproc_per_node: gpu\nenv: {CUDA_VISIBLE_DEVICES: \"0\"}\nlog: {dir: none}\n");
     er_tap_check(run_on(&c, TWO, "0,1", ARGS("--print-config", job)) == 0);
+    er_test_done(&c.p);
     er_tap_check(run_on(&c, TWO, "0,1", ARGS(job)) == 0);
     er_tap_check(strstr(er_test_out(&c.p), "1\n") != NULL);
     case_end(&c);

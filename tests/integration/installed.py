@@ -67,8 +67,9 @@ def run(*command, **options):
 
 
 def find(root, name):
+    """Completions bear the programs' names too."""
     for folder, _, files in os.walk(root):
-        if name in files:
+        if name in files and "bash-completion" not in folder:
             return os.path.join(folder, name)
     sys.exit(f"{name} was not installed")
 
