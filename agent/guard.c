@@ -33,12 +33,33 @@
 #define SAY_WAIT_US     (2 * ER_US_PER_S)
 #define GOODBYE_US      (3 * ER_US_PER_S)
 
-enum owned_kind { OWNED_DIR, OWNED_CGROUP, OWNED_LEAF, OWNED_LOGS, OWNED_GOODBYE };
+#define KEPT_MAX  16 /* newest ones */
+#define OWNED_MAX 8  /* folders and cgroups of one agent: a handful */
+
+enum owned_kind { OWNED_DIR, OWNED_CGROUP, OWNED_LEAF, OWNED_LOGS, OWNED_GOODBYE, OWNED_KEPT };
+
+/* A process that is to stay, with all that it started. */
+struct kept {
+    pid_t pid;
+    uint64_t started; /* of er_orphan_started() */
+};
 
 /* One record is one packet of the pair: the guard reads them only when the agent has gone. */
 struct owned {
     enum owned_kind kind;
+    struct kept kept;
     char path[PATH_BYTES];
+};
+
+/* All that the agent has told. */
+struct told {
+    struct owned owned[OWNED_MAX];
+    int fds[OWNED_MAX];
+    size_t n;
+    struct kept kept[KEPT_MAX];
+    size_t kept_n;         /* ever told */
+    char logs[PATH_BYTES]; /* stay; "": none */
+    int goodbye;           /* what the store is to be told, -1: nothing */
 };
 
 /* The guard's view of the agent. */
@@ -112,27 +133,52 @@ static bool receive(int sock, struct owned *ret, int *ret_fd)
     return true;
 }
 
-/* Logs stay: where they are comes back, "" when there are none; and what the store is to be told,
- * -1: nothing. */
-static void remove_owned(int sock, char ret_logs[PATH_BYTES], int *ret_goodbye)
+static void hear(int sock, struct told *told)
 {
     struct owned owned;
     int fd;
 
-    ret_logs[0] = '\0';
-    *ret_goodbye = -1;
+    told->goodbye = -1;
     while (receive(sock, &owned, &fd)) {
-        if (owned.kind == OWNED_CGROUP)
-            er_cgroup_destroy(owned.path);
-        else if (owned.kind == OWNED_LEAF)
-            er_cgroup_leave(owned.path);
-        else if (owned.kind == OWNED_LOGS)
-            memcpy(ret_logs, owned.path, sizeof(owned.path));
-        else if (owned.kind == OWNED_GOODBYE)
-            *ret_goodbye = ER_TAKE_FD(fd);
-        else if (fd >= 0) /* without its lock the folder may be another job's by now */
-            er_statedir_remove(owned.path);
+        if (owned.kind == OWNED_KEPT) {
+            told->kept[told->kept_n++ % KEPT_MAX] = owned.kept;
+        } else if (owned.kind == OWNED_LOGS) {
+            memcpy(told->logs, owned.path, sizeof(owned.path));
+        } else if (owned.kind == OWNED_GOODBYE) {
+            er_cleanup_fd(&told->goodbye);
+            told->goodbye = ER_TAKE_FD(fd);
+        } else if (told->n < OWNED_MAX) {
+            told->fds[told->n] = ER_TAKE_FD(fd);
+            told->owned[told->n++] = owned;
+        }
         er_cleanup_fd(&fd);
+    }
+}
+
+static void kill_all_but_kept(const struct told *told)
+{
+    size_t n = told->kept_n < KEPT_MAX ? told->kept_n : KEPT_MAX, spared_n = 0;
+    pid_t spared[KEPT_MAX];
+
+    for (size_t i = 0; i < n; i++) {
+        if (told->kept[i].started && er_orphan_started(told->kept[i].pid) == told->kept[i].started)
+            spared[spared_n++] = told->kept[i].pid;
+    }
+    er_orphan_kill_all(spared, spared_n);
+}
+
+static void remove_owned(struct told *told)
+{
+    for (size_t i = 0; i < told->n; i++) {
+        const struct owned *owned = &told->owned[i];
+
+        if (owned->kind == OWNED_CGROUP)
+            er_cgroup_destroy(owned->path);
+        else if (owned->kind == OWNED_LEAF)
+            er_cgroup_leave(owned->path);
+        else if (told->fds[i] >= 0) /* without its lock the folder may be another job's by now */
+            er_statedir_remove(owned->path);
+        er_cleanup_fd(&told->fds[i]);
     }
 }
 
@@ -181,20 +227,20 @@ static void end_goodbye(pid_t pid)
     }
 }
 
-/* The agent has gone: nothing that it started may stay. */
+/* The agent has gone: nothing that it started may stay but what it said may. */
 static _Noreturn void finish(const struct guarded *g, int status)
 {
-    char logs[PATH_BYTES];
+    static struct told told;
     pid_t goodbye;
-    int fd;
 
-    er_orphan_kill_all();
-    remove_owned(g->fd, logs, &fd);
+    hear(g->fd, &told);
+    kill_all_but_kept(&told);
+    goodbye = WIFEXITED(status) ? -1 : begin_goodbye(told.goodbye);
+    end_goodbye(goodbye); /* its certificates may be in the folder */
+    remove_owned(&told);
     if (WIFEXITED(status))
         _exit(WEXITSTATUS(status));
-    goodbye = begin_goodbye(fd);
-    say_died(g, WTERMSIG(status), logs);
-    end_goodbye(goodbye);
+    say_died(g, WTERMSIG(status), told.logs);
     _exit(g->killed ? stop_code(g->first_stop) : ER_CODE_SOFTWARE);
 }
 
@@ -381,19 +427,15 @@ int er_guard_start(struct er_guard *ret, struct er_error *err)
 }
 
 /* `fd` goes along, -1: none. */
-static int tell(struct er_guard *guard, enum owned_kind kind, const char *path, int fd)
+static int tell_owned(struct er_guard *guard, struct owned *owned, int fd)
 {
-    struct owned owned = {.kind = kind};
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int))];
     } control = {0};
-    struct iovec iov = {.iov_base = &owned, .iov_len = sizeof(owned)};
+    struct iovec iov = {.iov_base = owned, .iov_len = sizeof(*owned)};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 
-    if (strlen(path) >= sizeof(owned.path))
-        return -ENAMETOOLONG;
-    strcpy(owned.path, path);
     if (fd >= 0) {
         msg.msg_control = control.room;
         msg.msg_controllen = sizeof(control.room);
@@ -402,6 +444,23 @@ static int tell(struct er_guard *guard, enum owned_kind kind, const char *path, 
         memcpy(CMSG_DATA(CMSG_FIRSTHDR(&msg)), &fd, sizeof(int));
     }
     return sendmsg(guard->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+}
+
+static int tell(struct er_guard *guard, enum owned_kind kind, const char *path, int fd)
+{
+    struct owned owned = {.kind = kind};
+
+    if (strlen(path) >= sizeof(owned.path))
+        return -ENAMETOOLONG;
+    strcpy(owned.path, path);
+    return tell_owned(guard, &owned, fd);
+}
+
+int er_guard_keeps(struct er_guard *guard, pid_t pid)
+{
+    struct owned owned = {.kind = OWNED_KEPT, .kept = {pid, er_orphan_started(pid)}};
+
+    return tell_owned(guard, &owned, -1);
 }
 
 int er_guard_owns_dir(struct er_guard *guard, const char *path, int lock_fd)

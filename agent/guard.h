@@ -5,10 +5,11 @@
  *     shell -- guard (subreaper; owns state directory and cgroup) -- agent (own session) -- workers
  *
  * It passes every signal on to the agent (Ctrl-Z and fg too, then stopping itself) and the agent's
- * exit code on to its caller. When the agent dies by a signal it kills every descendant, removes
- * sockets, cgroup and folders, says so in one line and exits 70. An agent that does not look at its
- * signals any more (stopped, stuck) is killed after the third one that should stop it. When the
- * guard itself dies, the agent gets er_guard_death_signal() and stops everything.
+ * exit code on to its caller. When the agent dies by a signal it kills every descendant (but the
+ * keeper of a managed etcd), removes sockets, cgroup and folders, says so in one line and exits 70.
+ * An agent that does not look at its signals any more (stopped, stuck) is killed after the third
+ * one that should stop it. When the guard itself dies, the agent gets er_guard_death_signal() and
+ * stops everything.
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -43,3 +44,6 @@ int er_guard_owns_cgroup(struct er_guard *guard, const char *path, const char *l
 int er_guard_owes_goodbye(struct er_guard *guard, int fd);
 /* What it names, beside its line about the agent's death. */
 int er_guard_knows_logs(struct er_guard *guard, const char *path);
+/* A child of the guard that is to outlive it and the agent, with all that it starts: the keeper of
+ * a managed etcd. */
+int er_guard_keeps(struct er_guard *guard, pid_t pid);

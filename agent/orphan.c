@@ -22,6 +22,7 @@
 #define MARKED_US     (5 * ER_US_PER_S)
 #define ENVIRON_MAX   (4u * 1024 * 1024)
 #define ANCESTORS_MAX 1000
+#define STAT_MAX      1024
 #define PASS_WAIT_NS  (2 * 1000 * 1000)
 #define PROCESS_MAX   (4u * 1024 * 1024) /* pid_max's own limit */
 
@@ -67,6 +68,25 @@ pid_t er_orphan_parent(pid_t pid)
     int rc = read_stat(pid, &state, &parent);
 
     return rc ? rc : parent;
+}
+
+/* The 22nd field of its stat. Source: proc(5). */
+uint64_t er_orphan_started(pid_t pid)
+{
+    ER_CLEANUP(er_buf_done) struct er_buf text;
+    unsigned long long started = 0;
+    const char *paren;
+    char path[64];
+
+    er_buf_init(&text, STAT_MAX);
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    paren = er_file_read(path, &text, NULL) ? NULL : strrchr(er_buf_str(&text), ')');
+    if (paren && sscanf(paren + 1,
+                        " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
+                        "%*d %llu",
+                        &started) != 1)
+        return 0;
+    return started;
 }
 
 static int add_process(struct table *t, pid_t pid)
@@ -284,7 +304,7 @@ uint64_t er_orphan_patience_us(void)
     return seconds > 0 && seconds < 86400 ? (uint64_t)(seconds * (double)ER_US_PER_S) : PATIENCE_US;
 }
 
-void er_orphan_kill_all(void)
+void er_orphan_kill_all(const pid_t *spared, size_t spared_n)
 {
     uint64_t give_up_us = er_now_us() + er_orphan_patience_us();
 
@@ -295,7 +315,9 @@ void er_orphan_kill_all(void)
             continue;
         if (pid < 0 || er_now_us() > give_up_us)
             return; /* no child is left */
-        er_orphan_pass(SIGKILL, NULL, 0);
+        if (er_orphan_pass(SIGKILL, spared, spared_n) == 0 && spared_n &&
+            er_orphan_find(spared, spared_n) == 0)
+            return;
         nanosleep(&(struct timespec){.tv_nsec = PASS_WAIT_NS}, NULL);
     }
 }

@@ -22,8 +22,10 @@ int er_orphan_kill_marked(const char *entry);
 /* How long a process that was killed is waited for: 60 s, or the seconds that
  * TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT names. */
 uint64_t er_orphan_patience_us(void);
-/* Kill and reap until no child is left; for the guard. Gives up on processes that the kernel does
- * not let die (uninterruptible sleep) in er_orphan_patience_us(). */
-void er_orphan_kill_all(void);
+/* Kill and reap until no child is left but the spared ones; for the guard. Gives up on processes
+ * that the kernel does not let die (uninterruptible sleep) in er_orphan_patience_us(). */
+void er_orphan_kill_all(const pid_t *spared, size_t spared_n);
+/* When the process started, in ticks since boot; 0: it has gone. Pids are used again. */
+uint64_t er_orphan_started(pid_t pid);
 /* Parent of a process, or -errno (-ESRCH: gone). */
 pid_t er_orphan_parent(pid_t pid);
