@@ -408,3 +408,37 @@ int er_cgroup_init(struct er_cgroup *cgroup, const struct er_limits *limits, str
                         "it: start it in a unit of its own",
                         own);
 }
+
+#define APART "/elastic-run-etcd-"
+
+/* The agent may have moved to its leaf already: then what was delegated is above. */
+void er_cgroup_stand_apart(pid_t pid)
+{
+    char own[256], path[256 + 64];
+    bool delegated = find_own(own, sizeof(own));
+    char *slash = strrchr(own, '/');
+
+    if (!delegated && slash && strncmp(slash, "/elastic-run-", strlen("/elastic-run-")) == 0) {
+        *slash = '\0';
+        delegated = is_delegated(own);
+    }
+    if (!delegated)
+        return;
+    snprintf(path, sizeof(path), "%s" APART "%d", own, (int)pid);
+    if (mkdir(path, 0755) == 0 && move(path, pid) < 0)
+        (void)rmdir(path);
+}
+
+void er_cgroup_stand_back(void)
+{
+    char path[256], above[256];
+    char *slash;
+
+    (void)find_own(path, sizeof(path));
+    slash = strrchr(path, '/');
+    if (!slash || strncmp(slash, APART, strlen(APART)) != 0)
+        return;
+    snprintf(above, sizeof(above), "%.*s", (int)(slash - path), path);
+    if (move(above, getpid()) == 0)
+        (void)rmdir(path);
+}

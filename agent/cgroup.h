@@ -10,7 +10,9 @@
  *       `-- w<local rank>      with limits: one for each worker
  */
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/error.h"
 
@@ -59,3 +61,9 @@ void er_cgroup_destroy(const char *path);
 /* Leave `leaf` for the cgroup above it, as it was before, and remove it (guard, when the agent has
  * gone and the generations' cgroup as well). */
 void er_cgroup_leave(const char *leaf);
+/* Where cgroups are delegated to us: the process moves to one of its own beside the agent's, so
+ * that it neither is in the way of the workers' controllers nor ends with the agent's cgroup. */
+void er_cgroup_stand_apart(pid_t pid);
+/* The calling process, if that was done to it: back, and its cgroup removed; what does not succeed
+ * is left to who delegated. */
+void er_cgroup_stand_back(void);

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/cgroup.h"
 #include "agent/keeper_argv.h"
 #include "agent/keeper_child.h"
 #include "agent/keeper_clients.h"
@@ -309,6 +310,7 @@ static void keeper_close(struct keeper *k, const char *word, const char *text)
         waitpid(k->etcd, NULL, 0);
     }
     er_keeper_home_close(&k->home, k->opts);
+    er_cgroup_stand_back();
     tell_all(k, word, text);
     er_cleanup_fd(&k->listen_fd);
     er_cleanup_fd(&k->etcd_fd);

@@ -294,8 +294,9 @@ static int open_all(struct er_managed_etcd *m, struct er_error *err)
     struct er_managed_local local;
     int rc = er_managed_plan_make(&m->plan, o->endpoints, o->endpoints_n, o->peer_port, err);
 
-    if (!rc)
-        rc = check_security(o, err);
+    if (rc)
+        return er_error_wrap(err, rc, "rendezvous.endpoints");
+    rc = check_security(o, err);
     if (!rc)
         rc = er_managed_find_keeper(m->program, err);
     if (!rc)

@@ -10,14 +10,14 @@ static int check_count(size_t n, struct er_error *err)
         return 0;
     if (n == 0)
         return er_error_set(err, ER_E_CONFIG,
-                            "rendezvous.endpoints: managed: name the one or three hosts that run "
+                            "managed: name the one or three hosts that run "
                             "etcd, as [node1] or [node1, node2, node3]");
     if (n == 2)
         return er_error_set(err, ER_E_CONFIG,
-                            "rendezvous.endpoints: managed: two members are worse than one: the "
+                            "managed: two members are worse than one: the "
                             "loss of either stops both; name one host or three");
     return er_error_set(err, ER_E_CONFIG,
-                        "rendezvous.endpoints: managed: %zu members; three survive the loss of any "
+                        "managed: %zu members; three survive the loss of any "
                         "one, more would only make each write slower: name one host or three",
                         n);
 }
@@ -27,15 +27,15 @@ static int parse_member(const char *text, struct er_managed_member *ret, struct 
     int rc = er_etcd_endpoint_parse(text, &ret->at, err);
 
     if (rc)
-        return er_error_wrap(err, rc, "rendezvous.endpoints");
+        return rc;
     if (ret->at.kind != ER_ETCD_TCP || ret->at.security != ER_ETCD_DEFAULT)
         return er_error_set(err, ER_E_CONFIG,
-                            "rendezvous.endpoints: managed: expected a host or HOST:PORT, got '%s' "
+                            "managed: expected a host or HOST:PORT, got '%s' "
                             "(TLS comes from rendezvous.managed.secret_file)",
                             text);
     if (strcmp(ret->at.host, "0.0.0.0") == 0 || strcmp(ret->at.host, "::") == 0)
         return er_error_set(err, ER_E_CONFIG,
-                            "rendezvous.endpoints: managed: nobody can connect to '%s': name the "
+                            "managed: nobody can connect to '%s': name the "
                             "host",
                             text);
     return 0;
@@ -51,16 +51,15 @@ static int take_ports(struct er_managed_plan *plan, size_t i, uint16_t peer_port
         if (strcasecmp(plan->members[k].at.host, m->at.host) != 0)
             continue;
         if (plan->members[k].at.port == m->at.port)
-            return er_error_set(err, ER_E_CONFIG,
-                                "rendezvous.endpoints: managed: '%s' port %u is given twice",
+            return er_error_set(err, ER_E_CONFIG, "managed: '%s' port %u is given twice",
                                 m->at.host, m->at.port);
         peer_port++;
     }
     m->peer_port = peer_port;
     if (plan->n > 1 && (peer_port == 0 || peer_port == m->at.port))
         return er_error_set(err, ER_E_CONFIG,
-                            "rendezvous.managed.peer_port: '%s' port %u is for clients already: "
-                            "choose another peer_port",
+                            "managed: '%s' port %u is rendezvous.managed.peer_port as well: choose "
+                            "another peer_port",
                             m->at.host, m->at.port);
     return 0;
 }

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/cgroup.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
@@ -124,6 +125,7 @@ int er_managed_spawn_keeper(const char *keeper, const struct er_keeper_opts *opt
     free_args(args);
     if (pid < 0)
         return er_error_errno(err, "start " ER_KEEPER_PROGRAM);
+    er_cgroup_stand_apart(pid);
     er_fd_nonblock(ours);
     *ret_pid = pid;
     *ret_fd = ER_TAKE_FD(ours);
