@@ -50,6 +50,7 @@ static void agent_done(struct er_agent *agent)
     er_driver_free(agent->driver);
     er_store_close(&agent->store);
     er_goodbye_free(agent->goodbye);
+    er_managed_etcd_free(agent->managed);
     if (agent->loop)
         close_console(agent);
     er_loop_free(agent->loop);
@@ -263,6 +264,7 @@ static void step(struct er_agent *agent)
         er_agent_report_drops(agent, now_us);
     if (!er_health_holds(agent))
         er_agent_step_driver(agent, now_us);
+    er_agent_managed_step(agent, now_us);
     er_agent_wait_step(agent, now_us);
 }
 
@@ -281,6 +283,7 @@ static uint64_t next_deadline(const struct er_agent *agent, uint64_t now_us)
     at = earlier(at, er_errands_deadline(agent));
     at = earlier(at, er_barriers_deadline(agent->barriers));
     at = earlier(at, er_agent_wait_deadline(agent));
+    at = earlier(at, er_agent_managed_deadline(agent));
     at = earlier(at, er_ctlserver_deadline(agent->workers_server));
     at = earlier(at, er_ctlserver_deadline(agent->status_server));
     at = earlier(at, agent->group ? er_agent_stop_deadline(agent) : ER_FOREVER);
@@ -427,6 +430,7 @@ int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, cha
         say_started(&agent, argc, argv);
         er_agent_say_start(&agent, environ_);
         code = finish(&agent, agent_loop(&agent, &err), &err);
+        er_agent_end_managed(&agent);
     }
     agent_done(&agent);
     return code;

@@ -115,6 +115,12 @@ static int open_store(struct er_agent *agent, uint64_t seed, struct er_error *er
     if (!er_config_keeps_record(c))
         return er_store_open(&agent->store, NULL, c->rendezvous.prefix, c->name, seed, err);
     er_store_access_from(c, &access);
+    if (c->rendezvous.backend == ER_BACKEND_MANAGED) {
+        int rc = er_agent_open_managed(agent, &access, err);
+
+        if (rc)
+            return rc;
+    }
     return er_store_open(&agent->store, &access, c->rendezvous.prefix, c->name, seed, err);
 }
 

@@ -13,6 +13,7 @@
 #include "agent/goodbye.h"
 #include "agent/group.h"
 #include "agent/kv_budget.h"
+#include "agent/managed_etcd.h"
 #include "agent/node_address.h"
 #include "agent/recovery.h"
 #include "agent/statedir.h"
@@ -58,6 +59,8 @@ struct er_agent {
     int null_fd;
     uint64_t first_generation; /* newest one that has begun in checkpoint.dir; 0: none */
 
+    struct er_managed_etcd *managed; /* NULL: the store is not ours */
+    const char *managed_endpoints;
     struct er_opened_store store;
     struct er_goodbye *goodbye; /* what the guard tells etcd if we die; NULL: nothing */
     struct er_driver *driver;
@@ -118,6 +121,15 @@ void er_agent_follow_run(struct er_agent *agent);
 int er_agent_open_address(struct er_agent *agent, struct er_error *err);
 int er_agent_open_driver(struct er_agent *agent, struct er_error *err);
 void er_agent_step_driver(struct er_agent *agent, uint64_t now_us);
+
+/* agent_managed.c: the job's own etcd. */
+int er_agent_open_managed(struct er_agent *agent, struct er_store_access *ret,
+                          struct er_error *err);
+void er_agent_managed_step(struct er_agent *agent, uint64_t now_us);
+uint64_t er_agent_managed_deadline(const struct er_agent *agent);
+/* After the end: this host's members are ended when no node needs them any more; else they run on.
+ * Waits for nodes that are about to leave. */
+void er_agent_end_managed(struct er_agent *agent);
 void er_agent_on_verdict(void *user, const struct er_verdict *verdict);
 
 /* agent_wait.c: the store, other nodes, a place. */

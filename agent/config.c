@@ -355,6 +355,8 @@ int er_config_load(struct er_config **ret, int argc, char **argv, char **environ
     rc = load(&loader, err);
     er_findings_done(&loader.findings);
     free(loader.torchrun_backend_from);
+    free(loader.master_addr);
+    free(loader.master_addr_from);
     if (!rc)
         *ret = ER_TAKE(config);
     return rc;

@@ -264,6 +264,13 @@ void er_loader_folders(struct er_loader *loader)
     resolve_folder(loader, "rendezvous.tls.key", &config->rendezvous.tls.key, base);
     resolve_folder(loader, "rendezvous.auth.password_file", &config->rendezvous.auth.password_file,
                    base);
+    resolve_folder(loader, "rendezvous.managed.secret_file",
+                   &config->rendezvous.managed.secret_file, base);
+    if (strcmp(config->rendezvous.managed.data_dir, "auto") != 0)
+        resolve_folder(loader, "rendezvous.managed.data_dir", &config->rendezvous.managed.data_dir,
+                       base);
+    if (strchr(config->rendezvous.managed.etcd, '/'))
+        resolve_folder(loader, "rendezvous.managed.etcd", &config->rendezvous.managed.etcd, base);
     resolve_log_folder(loader, base);
     resolve_errands(loader, base);
 }

@@ -46,6 +46,7 @@ struct er_loader {
     const char
         *backend_written; /* as the option or variable had it; NULL: given as a key, or not */
     char *torchrun_backend_from; /* owned; its option or variable */
+    char *master_addr, *master_addr_from; /* owned: --master-addr */
     struct er_findings findings;
 };
 
@@ -96,6 +97,10 @@ void er_loader_store_kind(struct er_loader *loader);
 void er_loader_name_in_store(struct er_loader *loader);
 /* agent/config_host.c: what this host decides: how many workers, their GPUs. */
 void er_loader_host(struct er_loader *loader);
+/* agent/config_managed.c: endpoints from torchrun's options; then whether managed etcd has what it
+ * takes. */
+void er_loader_managed_torchrun(struct er_loader *loader);
+void er_loader_managed_check(struct er_loader *loader);
 /* agent/config_folder.c */
 void er_loader_folders(struct er_loader *loader);
 

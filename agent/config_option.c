@@ -206,14 +206,15 @@ static void apply_prefix(struct er_loader *loader, const struct use *use)
         er_loader_set_text(loader, er_key_get(use->option->key), er_buf_str(&text), &use->source);
 }
 
-/* The embedded store serves this host alone: any other name for it changes nothing. */
+/* What it means shows when the number of nodes is known. */
 static void apply_master_addr(struct er_loader *loader, const struct use *use)
 {
-    if (strcmp(use->value, "127.0.0.1") != 0 && strcmp(use->value, "localhost") != 0)
-        er_loader_warn(loader,
-                       "%s: no effect on one node; workers get this node's own MASTER_ADDR "
-                       "(node.address, --local-addr)",
-                       use->source.label);
+    free(loader->master_addr);
+    free(loader->master_addr_from);
+    loader->master_addr = strdup(use->value);
+    loader->master_addr_from = strdup(use->source.label);
+    if (!loader->master_addr || !loader->master_addr_from)
+        er_loader_no_memory(loader);
 }
 
 /* torchrun's 0 is our auto. */

@@ -9,6 +9,7 @@
 
 #include "agent/subst.h"
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "base/parse.h"
 
 enum { HOST_TEXT_MAX = 256, ARGUMENTS_MAX = 65536 };
@@ -216,6 +217,20 @@ static const char *program_of(const struct er_strlist *command)
 }
 
 /* <program>-<8 hex digits>, with what a name may hold. */
+/* Scripts for torchrun often have no --rdzv-id: in a store of the job's own nobody else could be
+ * met, so all nodes make one name out of what they have in common. */
+static bool name_from_store(const struct er_config *config)
+{
+    return config->program_form && config->rendezvous.backend == ER_BACKEND_MANAGED;
+}
+
+static uint32_t endpoints_hash(const struct er_config *config)
+{
+    const char *text = er_config_setting(config, "rendezvous.endpoints")->text;
+
+    return (uint32_t)er_hash(text, strlen(text)).lo;
+}
+
 static void default_name(struct er_loader *loader)
 {
     struct er_config *config = loader->config;
@@ -238,7 +253,9 @@ static void default_name(struct er_loader *loader)
         if (!letter && (!i || !strchr("._-", name[i])))
             name[i] = i ? '-' : 'x';
     }
-    if (getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
+    if (name_from_store(config))
+        id = endpoints_hash(config);
+    else if (getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
         id = (uint32_t)getpid();
     snprintf(name + n, sizeof(name) - n, "%s%08x", n ? "-" : "job-", id);
     config->name_made_up = true;
@@ -390,7 +407,7 @@ void er_loader_resolve(struct er_loader *loader)
     const char *name = er_config_setting(loader->config, "name")->text;
 
     if (!name || !strcmp(loader->config->name, "none")) { /* torchrun's default id is no name */
-        if (er_config_keeps_record(loader->config))
+        if (er_config_keeps_record(loader->config) && !name_from_store(loader->config))
             er_loader_name_in_store(loader);
         default_name(loader);
     }

@@ -35,6 +35,21 @@ int er_config_set_node_id(struct er_config *config, const char *id, struct er_er
     return 0;
 }
 
+/* The embedded store serves this host alone: any other name for it changes nothing. */
+static void say_master_unused(struct er_loader *loader, bool one)
+{
+    const char *addr = loader->master_addr;
+
+    if (one && strcmp(addr, "127.0.0.1") != 0 && strcmp(addr, "localhost") != 0)
+        er_loader_warn(loader,
+                       "%s: no effect on one node; workers get this node's own MASTER_ADDR "
+                       "(node.address, --local-addr)",
+                       loader->master_addr_from);
+    else if (!one && (!loader->torchrun_backend || strcmp(loader->torchrun_backend, "static") != 0))
+        er_loader_warn(loader, "%s: no effect: workers get the address of the node of rank 0",
+                       loader->master_addr_from);
+}
+
 /* torchrun's `static` and `c10d`, and an endpoint beside them: on one node the embedded store. */
 static void resolve_torchrun(struct er_loader *loader)
 {
@@ -45,9 +60,19 @@ static void resolve_torchrun(struct er_loader *loader)
     const struct er_config_source nowhere = {.label = "default"};
     bool one = config->nnodes_max == 1;
 
+    /* As under torchrun --master-addr alone means static, its default. */
+    if (!one && !loader->torchrun_backend && loader->master_addr && config->program_form &&
+        config->rendezvous.backend == ER_BACKEND_AUTO && !config->rendezvous.endpoints.n) {
+        loader->torchrun_backend = "static";
+        loader->torchrun_backend_from = strdup(loader->master_addr_from);
+    }
     if (loader->torchrun_backend)
         er_loader_set_text(loader, er_key_get("rendezvous.backend"), one ? "embedded" : "managed",
                            &source);
+    if (loader->torchrun_backend && !one)
+        er_loader_managed_torchrun(loader);
+    if (loader->master_addr)
+        say_master_unused(loader, one);
     /* torchrun's default backend is static: an endpoint alone does not ask for etcd. */
     if (one && endpoints->layer >= ER_LAYER_ENVIRONMENT && config->rendezvous.endpoints.n &&
         (config->rendezvous.backend == ER_BACKEND_EMBEDDED ||
@@ -123,17 +148,13 @@ static void check_access(struct er_loader *loader)
 static void check_nodes(struct er_loader *loader)
 {
     const struct er_config *config = loader->config;
-    const char *written = loader->backend_written;
 
-    if (config->rendezvous.backend == ER_BACKEND_MANAGED)
-        finding(loader, ER_E_UNSUPPORTED,
-                "%s: %s: the managed store is not available in this release (embedded and etcd "
-                "are)",
-                er_loader_where(loader, "rendezvous.backend"), written ? written : "managed");
-    else if (config->nnodes_max > 1 && config->rendezvous.backend != ER_BACKEND_ETCD)
+    if (config->nnodes_max > 1 && !er_config_keeps_record(config))
         finding(loader, er_loader_code_of(loader, "nnodes"),
-                "%s: more than one node needs a store that all of them reach: etcd, at "
-                "rendezvous.endpoints (--rdzv-backend=etcd --rdzv-endpoint=HOST:PORT)",
+                "%s: more than one node needs a store that all of them reach: an etcd of yours, at "
+                "rendezvous.endpoints (--rdzv-backend=etcd --rdzv-endpoint=HOST:PORT), or one that "
+                "elastic-run starts on a host of the job (--rdzv-backend=c10d "
+                "--rdzv-endpoint=HOST:PORT; rendezvous.backend: managed)",
                 er_loader_where(loader, "nnodes"));
 }
 
@@ -143,6 +164,7 @@ void er_loader_store_kind(struct er_loader *loader)
     resolve_auto(loader);
     check_nodes(loader);
     check_endpoints(loader);
+    er_loader_managed_check(loader);
     check_access(loader);
 }
 
