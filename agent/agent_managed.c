@@ -8,16 +8,17 @@
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
+#include "rendezvous/codec.h"
 
-#define LOOK_US   (100 * ER_US_PER_MS) /* at who is still there */
-#define SETTLE_US (500 * ER_US_PER_MS) /* so that all members' hosts have seen that all have left  \
+#define LOOK_US (100 * ER_US_PER_MS) /* at who is still there */
+#define SETTLE_US                                                                                  \
+    (500 * ER_US_PER_MS)               /* so that all members' hosts have seen that all have left  \
                                         */
 #define OTHERS_US   (15 * ER_US_PER_S) /* beside stop.grace: what leaving may take them */
 #define LEAVING_US  (3 * ER_US_PER_S)  /* when only this node is known to leave */
 #define ANSWER_US   (6 * ER_US_PER_S)
 #define STOP_US     (8 * ER_US_PER_S)
 #define SAY_US      (2 * ER_US_PER_S)
-#define PREFIX_MAX  256
 #define KEYS_A_LOOK 1000
 
 /* A question to the store: how many nodes are registered? */
@@ -119,6 +120,18 @@ static void run_until(struct er_agent *agent, uint64_t until_us)
     er_driver_dispatch(agent->driver, er_now_us());
 }
 
+/* Under which all nodes register; its length, 0: too long. */
+static size_t nodes_prefix(const struct er_config *c, char ret[ER_KEY_MAX])
+{
+    const struct er_key any = {.kind = ER_KEY_NODE, .name = "x"};
+    char root[ER_KEY_MAX];
+    size_t n = 0;
+
+    if (snprintf(root, sizeof(root), "%s/%s/", c->rendezvous.prefix, c->name) < (int)sizeof(root))
+        n = er_key_format(root, &any, ret);
+    return n ? n - 1 : 0;
+}
+
 /* The answer must have come when this returns, or the store must have been given up with it: it is
  * ours. */
 static void ask(struct er_agent *agent, struct others *ret)
@@ -127,18 +140,19 @@ static void ask(struct er_agent *agent, struct others *ret)
     const struct er_config *c = agent->config;
     struct er_store *store = agent->store.store;
     uint64_t until_us = er_deadline_in(er_now_us(), ANSWER_US);
-    char prefix[PREFIX_MAX];
-    int n = snprintf(prefix, sizeof(prefix), "%s/%s/n/", c->rendezvous.prefix, c->name);
+    char prefix[ER_KEY_MAX];
+    size_t n = nodes_prefix(c, prefix);
     const struct er_store_op op = {.kind = ER_OP_RANGE,
-                                   .key = {prefix, (size_t)n},
+                                   .key = {prefix, n},
                                    .prefix = true,
                                    .limit = KEYS_A_LOOK,
                                    .keys_only = true};
     const struct er_store_txn txn = {.then_ops = &op, .then_n = 1};
 
     answer = (struct others){.rc = -1};
-    if (n < (int)sizeof(prefix) && store->ops->txn(store, &txn, on_others, &answer) == 0) {
-        while (!answer.answered && er_now_us() < until_us)
+    if (n && store->ops->txn(store, &txn, on_others, &answer) == 0) {
+        while (!answer.answered && er_now_us() < until_us &&
+               !er_managed_etcd_has_gone(agent->managed))
             run_until(agent, until_us);
     }
     *ret = answer;
@@ -167,7 +181,7 @@ static bool nobody_needs_it(struct er_agent *agent)
     bool said = false;
     struct others o;
 
-    for (;;) {
+    while (!er_managed_etcd_has_gone(agent->managed)) {
         ask(agent, &o);
         if (o.rc)
             return job_is_over(agent); /* the other members have gone already, or never came */
@@ -184,6 +198,7 @@ static bool nobody_needs_it(struct er_agent *agent)
         }
         wait_a_moment(agent, LOOK_US);
     }
+    return true; /* another agent of this host was the last */
 }
 
 void er_agent_end_managed(struct er_agent *agent)

@@ -111,7 +111,12 @@ static void never_there(struct er_agent *agent, const struct er_etcd_status *s, 
     else if (!w->refused_us)
         w->refused_us = now_us;
     if (w->refused_us && now_us >= w->refused_us + REFUSED_US) {
-        give_up(agent, ER_CODE_NOPERM, "the store refuses this agent", s);
+        give_up(agent, ER_CODE_NOPERM,
+                agent->config->rendezvous.managed.secret_file
+                    ? "the store refuses this agent (is rendezvous.managed.secret_file the same on "
+                      "all nodes?)"
+                    : "the store refuses this agent",
+                s);
     } else if (now_us + LOOK_EVERY_US >= until_us) {
         er_format_duration(agent->config->rendezvous.join_timeout_us, time);
         snprintf(why, sizeof(why), "the store was not reached within rendezvous.join_timeout (%s)",

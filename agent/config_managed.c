@@ -121,13 +121,14 @@ void er_loader_managed_check(struct er_loader *loader)
     const struct er_config *config = loader->config;
     const struct er_strlist *list = &config->rendezvous.endpoints;
     struct er_error err = ER_ERROR_INIT;
+    const char *key = list->n ? "rendezvous.endpoints" : "rendezvous.backend";
     struct er_managed_plan plan;
 
-    if (config->rendezvous.backend != ER_BACKEND_MANAGED)
+    if (config->rendezvous.backend != ER_BACKEND_MANAGED || (!list->n && loader->torchrun_backend))
         return;
     if (er_managed_plan_make(&plan, (const char *const *)list->items, list->n,
                              (uint16_t)config->rendezvous.managed.peer_port, &err))
-        finding(loader, er_loader_code_of(loader, "rendezvous.endpoints"), "%s: %s",
-                er_loader_where(loader, "rendezvous.endpoints"), err.text);
+        finding(loader, er_loader_code_of(loader, key), "%s: %s", er_loader_where(loader, key),
+                err.text);
     check_secret(loader);
 }

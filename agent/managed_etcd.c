@@ -368,6 +368,15 @@ bool er_managed_etcd_is_alone(const struct er_managed_etcd *m)
     return m->keepers_n == m->plan.n;
 }
 
+bool er_managed_etcd_has_gone(const struct er_managed_etcd *m)
+{
+    for (size_t i = 0; i < m->keepers_n; i++) {
+        if (!m->keepers[i].over)
+            return false;
+    }
+    return m->keepers_n > 0;
+}
+
 const char *er_managed_etcd_text(const struct er_managed_etcd *m)
 {
     return m->text;

@@ -63,6 +63,8 @@ void er_managed_etcd_store(const struct er_managed_etcd *m, struct er_managed_st
 /* Does this host run a member, or all that there are? */
 bool er_managed_etcd_is_here(const struct er_managed_etcd *m);
 bool er_managed_etcd_is_alone(const struct er_managed_etcd *m);
+/* The keepers of this host have told that they are ending: all that there are, or had. */
+bool er_managed_etcd_has_gone(const struct er_managed_etcd *m);
 /* "etcd on node1 (this host)", "etcd on node1, node2, node3": what an agent waits for. */
 const char *er_managed_etcd_text(const struct er_managed_etcd *m);
 

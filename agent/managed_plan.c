@@ -9,9 +9,10 @@ static int check_count(size_t n, struct er_error *err)
     if (n == 1 || n == 3)
         return 0;
     if (n == 0)
-        return er_error_set(err, ER_E_CONFIG,
-                            "managed: name the one or three hosts that run "
-                            "etcd, as [node1] or [node1, node2, node3]");
+        return er_error_set(
+            err, ER_E_CONFIG,
+            "managed: rendezvous.endpoints must name the one or three hosts that run "
+            "etcd, as [node1] or [node1, node2, node3]");
     if (n == 2)
         return er_error_set(err, ER_E_CONFIG,
                             "managed: two members are worse than one: the "

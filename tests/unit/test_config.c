@@ -388,3 +388,105 @@ Test(config, endpoints_mean_etcd)
     er_config_free(said.config);
     er_config_free(left.config);
 }
+
+/* ---- a store of the job's own ---- */
+
+static const struct {
+    const char *args[12];
+    const char *endpoints, *master_port;
+    bool named;
+} MANAGED[] = {
+    {{"--nnodes=2", "--rdzv-id=j", "--rdzv-backend=c10d", "--rdzv-endpoint=n1", "a"},
+     "[n1:29400]",
+     "auto",
+     true},
+    {{"--nnodes=1:4", "--rdzv-id=j", "--rdzv-backend=c10d", "--rdzv-endpoint=[fd00::1]:5", "a"},
+     "[[fd00::1]:5]",
+     "auto",
+     true},
+    {{"--nnodes=3", "--rdzv-id=j", "--rdzv-backend=c10d", "--rdzv-endpoint=a,b:4000,c", "a"},
+     "[a:29400, b:4000, c:29400]",
+     "auto",
+     true},
+    {{"--nnodes=2", "--node-rank=1", "--master-addr=n7", "--master-port=4001", "train.py"},
+     "[n7:4001]",
+     "auto",
+     false},
+    {{"--nnodes=2", "--node-rank=0", "--master-addr=n7", "train.py"}, "[n7:29500]", "auto", false},
+    {{"--nnodes=2", "--rdzv-backend=static", "--rdzv-endpoint=n7:4002", "train.py"},
+     "[n7:4002]",
+     "auto",
+     false},
+};
+
+static void join(const struct er_strlist *list, char text[256])
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i < list->n; i++)
+        used += (size_t)snprintf(text + used, 256 - used, "%s%s", i ? ", " : "[", list->items[i]);
+    snprintf(text + used, 256 - used, "]");
+}
+
+Test(config, torchruns_own_stores_are_a_managed_one_on_several_nodes)
+{
+    for (size_t i = 0; i < ER_ARRAY_N(MANAGED); i++) {
+        struct loaded l = load_args(MANAGED[i].args);
+        char text[256] = "";
+
+        cr_assert_eq(l.rc, 0, "%s", l.text);
+        join(&l.config->rendezvous.endpoints, text);
+        cr_expect_eq(l.config->rendezvous.backend, ER_BACKEND_MANAGED);
+        cr_expect_str_eq(text, MANAGED[i].endpoints);
+        cr_expect_str_eq(l.config->master_port, MANAGED[i].master_port);
+        cr_expect(l.config->rendezvous.managed.insecure);
+        cr_expect_eq(l.config->warnings.n, 1);
+        cr_expect(strstr(l.config->warnings.items[0], "secret_file"));
+        cr_expect_eq(!l.config->name_made_up, MANAGED[i].named);
+        er_config_free(l.config);
+    }
+}
+
+/* There is no --rdzv-id in many scripts: the nodes must agree all the same. */
+Test(config, a_managed_jobs_name_is_the_same_on_all_nodes)
+{
+    struct loaded a = load_args(ARGS("--nnodes=2", "--node-rank=0", "--master-addr=n7", "t.py")),
+                  b = load_args(ARGS("--nnodes=2", "--node-rank=1", "--master-addr=n7", "t.py")),
+                  c = load_args(ARGS("--nnodes=2", "--node-rank=1", "--master-addr=n8", "t.py"));
+
+    cr_assert(!a.rc && !b.rc && !c.rc);
+    cr_expect_str_eq(a.config->name, b.config->name);
+    cr_expect_str_neq(a.config->name, c.config->name);
+    er_config_free(a.config);
+    er_config_free(b.config);
+    er_config_free(c.config);
+}
+
+Test(config, a_job_file_says_secret_or_insecure)
+{
+    static const struct {
+        const char *managed, *says;
+    } cases[] = {
+        {"{insecure: true}", NULL},
+        {"{secret_file: s}", NULL},
+        {"{peer_port: 4000}", "secret_file"},
+    };
+
+    for (size_t i = 0; i < ER_ARRAY_N(cases); i++) {
+        char spec[512];
+        struct loaded l;
+
+        snprintf(
+            spec, sizeof(spec),
+            "command: a\nname: j\nnnodes: 2\nrendezvous:\n  backend: managed\n  endpoints: n1\n"
+            "  managed: %s\n",
+            cases[i].managed);
+        l = load_config(&(struct load_case){.spec = spec});
+        cr_assert_eq(l.rc == 0, !cases[i].says, "%s", l.text);
+        if (cases[i].says)
+            cr_expect(strstr(l.text, cases[i].says), "%s", l.text);
+        else if (l.config->rendezvous.managed.secret_file)
+            cr_expect_eq(l.config->rendezvous.managed.secret_file[0], '/');
+        er_config_free(l.config);
+    }
+}

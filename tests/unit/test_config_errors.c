@@ -168,11 +168,6 @@ static const struct {
 } NOT_YET[] = {
     {"hang:\n  floor: 2m\n", "job.yaml:3:3: hang.floor: not available in this release (only its "
                              "default, 1m, is)"},
-    {"rendezvous: {backend: managed}\n", "job.yaml:2:14: rendezvous.backend: managed: the managed "
-                                         "store is not available in this release (embedded and "
-                                         "etcd are)\n"
-                                         "name: give the job a name of its own, the same on all "
-                                         "nodes: its record in the store stays under it"},
     {"roles: {a: {nnodes: 1}}\n",
      "job.yaml:2:1: roles: not available in this release (only its default, {}, is)"},
     {"health: {builtin: [peers]}\n",
@@ -244,8 +239,23 @@ static const struct {
      "--nnodes: expected MIN or MIN:MAX such as 4 or 4:6, got '1:2:3'",
      64},
     {{"--nnodes", "2", "x"},
-     "--nnodes: more than one node needs a store that all of them reach: etcd, at "
-     "rendezvous.endpoints (--rdzv-backend=etcd --rdzv-endpoint=HOST:PORT)",
+     "--nnodes: more than one node needs a store that all of them reach: an etcd of yours, at "
+     "rendezvous.endpoints (--rdzv-backend=etcd --rdzv-endpoint=HOST:PORT), or one that "
+     "elastic-run "
+     "starts on a host of the job (--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT; "
+     "rendezvous.backend: managed)",
+     64},
+    {{"--nnodes=2", "--rdzv-backend=c10d", "x"},
+     "--rdzv-backend: c10d on several nodes needs --rdzv-endpoint=HOST[:PORT], the node that holds "
+     "the job's record (or three, separated by commas: then any one may be lost)",
+     64},
+    {{"--nnodes=2", "--rdzv-backend=static", "x"},
+     "--rdzv-backend: static on several nodes needs --master-addr=HOST (and --master-port), the "
+     "node that holds the job's record",
+     64},
+    {{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a,b", "x"},
+     "--rdzv-endpoint: managed: two members are worse than one: the loss of either stops both; "
+     "name one host or three",
      64},
     {{"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-id=j", "x"},
      "--rdzv-backend: etcd needs to know where it is: give rendezvous.endpoints (--rdzv-endpoint)",
@@ -269,8 +279,8 @@ static const struct {
      64},
     {{"--rdzv-backend", "c10d", "--nnodes=2", "--shutdown-timeout=x", "x"},
      "--shutdown-timeout: expected a duration such as 500ms, 30s, 1h30m or none, got 'x'\n"
-     "--rdzv-backend: c10d: the managed store is not available in this release (embedded and etcd "
-     "are)",
+     "--rdzv-backend: c10d on several nodes needs --rdzv-endpoint=HOST[:PORT], the node that holds "
+     "the job's record (or three, separated by commas: then any one may be lost)",
      64},
     {{"--fresh", "--resume", "x"}, "--fresh and --resume exclude each other", 64},
     {{"--rdzv-conf", "timeout", "x"}, "--rdzv-conf: expected NAME=VALUE,..., got 'timeout'", 64},
