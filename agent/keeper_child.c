@@ -25,8 +25,10 @@
 #define EXEC_FAILED   127
 #define PORT_LOOK_NS  (50 * 1000 * 1000)
 #define SIGNALS_COUNT 65
+#define CLIENT_REMEDY "give the endpoint another port"
+#define PEER_REMEDY   "set rendezvous.managed.peer_port to another one on all nodes"
 
-static int bind_once(const char *host, uint16_t port, struct er_error *err)
+static int bind_once(const char *host, uint16_t port, const char *remedy, struct er_error *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                                    .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE};
@@ -44,18 +46,19 @@ static int bind_once(const char *host, uint16_t port, struct er_error *err)
         rc = errno == EADDRINUSE
                  ? er_error_set(err, -EADDRINUSE,
                                 "port %u of %s is in use by another program (`ss -ltnp 'sport = "
-                                ":%u'` names it); stop that, or give the endpoint another port",
-                                port, host, port)
+                                ":%u'` names it); stop that, or %s",
+                                port, host, port, remedy)
                  : er_error_errno(err, "listen on port %u of %s", port, host);
     freeaddrinfo(at);
     return rc;
 }
 
-static int bind_patiently(const char *host, uint16_t port, uint64_t until_us, struct er_error *err)
+static int bind_patiently(const char *host, uint16_t port, const char *remedy, uint64_t until_us,
+                          struct er_error *err)
 {
     int rc;
 
-    while ((rc = bind_once(host, port, err)) == -EADDRINUSE && er_now_us() < until_us)
+    while ((rc = bind_once(host, port, remedy, err)) == -EADDRINUSE && er_now_us() < until_us)
         nanosleep(&(struct timespec){.tv_nsec = PORT_LOOK_NS}, NULL);
     return rc;
 }
@@ -69,14 +72,14 @@ int er_keeper_ports_free(const struct er_managed_plan *plan, uint32_t index,
     int rc = 0;
 
     if (listen->all) {
-        rc = bind_patiently("0.0.0.0", m->at.port, until_us, err);
+        rc = bind_patiently("0.0.0.0", m->at.port, CLIENT_REMEDY, until_us, err);
         if (!rc && plan->n > 1)
-            rc = bind_patiently("0.0.0.0", m->peer_port, until_us, err);
+            rc = bind_patiently("0.0.0.0", m->peer_port, PEER_REMEDY, until_us, err);
     }
     for (size_t i = 0; !rc && i < listen->n; i++) {
-        rc = bind_patiently(listen->addresses[i], m->at.port, until_us, err);
+        rc = bind_patiently(listen->addresses[i], m->at.port, CLIENT_REMEDY, until_us, err);
         if (!rc && plan->n > 1)
-            rc = bind_patiently(listen->addresses[i], m->peer_port, until_us, err);
+            rc = bind_patiently(listen->addresses[i], m->peer_port, PEER_REMEDY, until_us, err);
     }
     return rc;
 }

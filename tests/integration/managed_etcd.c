@@ -246,8 +246,8 @@ static void three_agents_with_a_secret_go_on_when_etcd_is_killed(void)
     for (int i = 0; i < 3; i++) {
         expect_exit(&j.agents[i], 0);
         er_tap_check(strstr(er_test_err(&j.agents[i]), "secret_file") == NULL);
-        er_tap_check(strstr(er_test_out(&j.agents[i]), "generation 2") == NULL);
-        er_tap_check(strstr(er_test_out(&j.agents[i]), "started again with its data") != NULL);
+        er_tap_check(strstr(er_test_err(&j.agents[i]), "generation 2") == NULL);
+        er_tap_check(strstr(er_test_err(&j.agents[i]), "started again with its data") != NULL);
     }
     expect_clean(&j, 1);
     job_end(&j);
@@ -268,7 +268,7 @@ static void a_killed_keeper_is_replaced_and_the_job_goes_on(void)
     job_go(&j);
     for (int i = 0; i < 2; i++) {
         expect_exit(&j.agents[i], 0);
-        er_tap_check(strstr(er_test_out(&j.agents[i]), "generation 2") == NULL);
+        er_tap_check(strstr(er_test_err(&j.agents[i]), "generation 2") == NULL);
     }
     expect_clean(&j, 1);
     job_end(&j);
@@ -358,22 +358,23 @@ static void named_data_stay(void)
 
 static void three_members_do_without_one(void)
 {
-    char endpoints[128];
+    char endpoints[128], peers[64];
     struct job j;
 
+    snprintf(peers, sizeof(peers), "rendezvous.managed.peer_port=%d", free_port());
     snprintf(endpoints, sizeof(endpoints), "127.0.0.1:%d,127.0.0.2:%d,127.0.0.3:%d", free_port(),
              free_port(), free_port());
     job_begin(&j, endpoints);
     job_secret(&j, "secret", "0123456789abcdef0123456789abcdef\n");
     for (int i = 0; i < 3; i++)
-        job_agent_with(&j, "3", NULL, ARGS("--set", "rendezvous.managed.peer_port=23800"));
+        job_agent_with(&j, "3", NULL, ARGS("--set", peers));
     job_up(&j, 3);
     er_tap_check(keeper_pid(&j, 0) > 0 && keeper_pid(&j, 1) > 0 && keeper_pid(&j, 2) > 0);
     er_tap_check(kill(etcd_pid(&j, 1), SIGSTOP) == 0); /* hangs, as a lost host does */
     job_go(&j);
     for (int i = 0; i < 3; i++) {
         expect_exit(&j.agents[i], 0);
-        er_tap_check(strstr(er_test_out(&j.agents[i]), "generation 2") == NULL);
+        er_tap_check(strstr(er_test_err(&j.agents[i]), "generation 2") == NULL);
     }
     expect_clean(&j, 3);
     job_end(&j);
@@ -501,7 +502,7 @@ static void two_jobs_on_one_host_have_an_etcd_each(void)
 
 static void a_keeper_that_nobody_needs_ends_by_itself(void)
 {
-    char home[256], data[ER_TEST_PATH_MAX + 32], out[7][ER_TEST_PATH_MAX + 64];
+    char home[ER_TEST_PATH_MAX + 64], data[ER_TEST_PATH_MAX + 32], out[7][ER_TEST_PATH_MAX + 64];
     struct er_test_proc p;
     struct job j;
 
