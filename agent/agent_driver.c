@@ -107,20 +107,26 @@ static int fill(struct er_agent *agent, struct er_driver_opts *o, struct er_erro
     return 0;
 }
 
+static void access_of(struct er_agent *agent, struct er_store_access *ret)
+{
+    if (agent->managed)
+        er_agent_managed_access(agent, ret);
+    else
+        er_store_access_from(agent->config, ret);
+}
+
 static int open_store(struct er_agent *agent, uint64_t seed, struct er_error *err)
 {
     const struct er_config *c = agent->config;
     struct er_store_access access;
+    int rc;
 
     if (!er_config_keeps_record(c))
         return er_store_open(&agent->store, NULL, c->rendezvous.prefix, c->name, seed, err);
-    er_store_access_from(c, &access);
-    if (c->rendezvous.backend == ER_BACKEND_MANAGED) {
-        int rc = er_agent_open_managed(agent, &access, err);
-
-        if (rc)
-            return rc;
-    }
+    rc = c->rendezvous.backend == ER_BACKEND_MANAGED ? er_agent_open_managed(agent, err) : 0;
+    if (rc)
+        return rc;
+    access_of(agent, &access);
     return er_store_open(&agent->store, &access, c->rendezvous.prefix, c->name, seed, err);
 }
 
@@ -145,7 +151,7 @@ static void owe_goodbye(struct er_agent *agent, uint64_t incarnation)
 
     if (!agent->store.etcd)
         return;
-    er_store_access_from(c, &access);
+    access_of(agent, &access);
     rc = er_goodbye_new(&agent->goodbye, &fd, &access, c->rendezvous.prefix, c->name, c->node.id,
                         incarnation, &err);
     if (!rc)

@@ -123,8 +123,8 @@ int er_agent_open_driver(struct er_agent *agent, struct er_error *err);
 void er_agent_step_driver(struct er_agent *agent, uint64_t now_us);
 
 /* agent_managed.c: the job's own etcd. */
-int er_agent_open_managed(struct er_agent *agent, struct er_store_access *ret,
-                          struct er_error *err);
+int er_agent_open_managed(struct er_agent *agent, struct er_error *err);
+void er_agent_managed_access(struct er_agent *agent, struct er_store_access *ret);
 void er_agent_managed_step(struct er_agent *agent, uint64_t now_us);
 uint64_t er_agent_managed_deadline(const struct er_agent *agent);
 /* After the end: this host's members are ended when no node needs them any more; else they run on.

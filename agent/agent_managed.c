@@ -47,7 +47,7 @@ static void on_failed(void *user, const struct er_error *err)
     er_agent_fail(user, ER_CODE_UNAVAILABLE, err);
 }
 
-int er_agent_open_managed(struct er_agent *agent, struct er_store_access *ret, struct er_error *err)
+int er_agent_open_managed(struct er_agent *agent, struct er_error *err)
 {
     const struct er_config *c = agent->config;
     const struct er_managed_opts opts = {
@@ -67,11 +67,14 @@ int er_agent_open_managed(struct er_agent *agent, struct er_store_access *ret, s
         .failed = on_failed,
         .user = agent,
     };
-    struct er_managed_store store;
-    int rc = er_managed_etcd_open(&agent->managed, agent->loop, &opts, err);
 
-    if (rc)
-        return rc;
+    return er_managed_etcd_open(&agent->managed, agent->loop, &opts, err);
+}
+
+void er_agent_managed_access(struct er_agent *agent, struct er_store_access *ret)
+{
+    struct er_managed_store store;
+
     er_managed_etcd_store(agent->managed, &store);
     agent->managed_endpoints = store.endpoints;
     *ret = (struct er_store_access){
@@ -82,7 +85,6 @@ int er_agent_open_managed(struct er_agent *agent, struct er_store_access *ret, s
         .key = store.key,
         .server_name = store.server_name,
     };
-    return 0;
 }
 
 void er_agent_managed_step(struct er_agent *agent, uint64_t now_us)

@@ -502,14 +502,13 @@ static void two_jobs_on_one_host_have_an_etcd_each(void)
 
 static void a_keeper_that_nobody_needs_ends_by_itself(void)
 {
-    char home[ER_TEST_PATH_MAX + 64], data[ER_TEST_PATH_MAX + 32], out[7][ER_TEST_PATH_MAX + 64];
+    char home[256], data[ER_TEST_PATH_MAX + 32], out[4][2 * ER_TEST_PATH_MAX];
     struct er_test_proc p;
     struct job j;
 
     job_begin(&j, NULL);
     snprintf(data, sizeof(data), "%s/state/data", j.c.dir);
-    home_path(&j, 0, NULL, out[0]);
-    snprintf(home, sizeof(home), "%s", out[0]);
+    home_path(&j, 0, NULL, home);
     snprintf(out[0], sizeof(out[0]), "--name=%s", j.c.name);
     snprintf(out[1], sizeof(out[1]), "--endpoints=%s", j.endpoint);
     snprintf(out[2], sizeof(out[2]), "--home=%s", home);
