@@ -105,7 +105,7 @@ struct er_config {
         struct {
             char *user, *password_file; /* NULL: none */
         } auth;
-        struct { /* NULL: none */
+        struct {                                 /* NULL: none */
             char *data_dir, *etcd, *secret_file; /* data_dir may be "auto" */
             uint32_t peer_port;
             bool insecure;

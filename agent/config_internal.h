@@ -45,7 +45,7 @@ struct er_loader {
     const char *torchrun_backend; /* `static` or `c10d`: decided when nnodes is known */
     const char
         *backend_written; /* as the option or variable had it; NULL: given as a key, or not */
-    char *torchrun_backend_from; /* owned; its option or variable */
+    char *torchrun_backend_from;          /* owned; its option or variable */
     char *master_addr, *master_addr_from; /* owned: --master-addr */
     struct er_findings findings;
 };
