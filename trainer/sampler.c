@@ -30,6 +30,22 @@ __extension__ typedef unsigned __int128 wide;
 
 /* Philox4x64-10 with the counter (sample, i, 0, 0) and the key (seed, op). Source: J. Salmon et
  * al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11, section 3.3. */
+uint64_t er_strided_count(const struct er_strided *s)
+{
+    uint64_t whole = s->samples / s->world, rest = s->samples % s->world;
+
+    return whole + (rest > 0 && !s->drop_last);
+}
+
+uint64_t er_strided_at(const struct er_strided *s, uint64_t i, double *ret_weight)
+{
+    uint64_t at = s->rank + i * s->world;
+
+    assert(s->rank < s->world && i < er_strided_count(s));
+    *ret_weight = at < s->samples ? 1.0 : 0.0;
+    return at % s->samples;
+}
+
 uint64_t er_rng(uint64_t seed, uint64_t sample, uint32_t op, uint64_t i)
 {
     uint64_t c0 = sample, c1 = i, c2 = 0, c3 = 0;

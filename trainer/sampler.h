@@ -4,6 +4,7 @@
  * sequence of world sizes visits each sample exactly once per epoch and nothing about data order
  * has to be saved.
  */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,6 +56,22 @@ struct er_range er_batch(const struct er_plan *plan, uint64_t step, int rank, in
 /* Exact mode: positions of shard `shard` of the step, which depend on the plan alone; may be none.
  */
 struct er_range er_batch_shard(const struct er_plan *plan, uint64_t step, uint32_t shard);
+
+/*
+ * The other way to divide an epoch, for programs that come from torch's DistributedSampler: rank r
+ * of W takes positions r, r + W, r + 2 W ... of the order, the same number on every rank. Only for
+ * a world that does not change. Source: torch.utils.data.distributed.DistributedSampler,
+ * version 2.x.
+ */
+struct er_strided {
+    uint64_t samples, world, rank; /* world >= 1, rank < world */
+    bool drop_last; /* the tail that does not divide evenly is left out, not padded */
+};
+/* Samples of each rank. */
+uint64_t er_strided_count(const struct er_strided *strided);
+/* Position in the order of this rank's i-th sample. *ret_weight is 0 for those that only fill up
+ * the tail (they repeat the first ones), so that no sample counts twice in a gradient; else 1. */
+uint64_t er_strided_at(const struct er_strided *strided, uint64_t i, double *ret_weight);
 
 /* Counter-based random number: the same for the same arguments, on any rank, in any order. `op`
  * keeps uses apart; 0xffff0000 and above are the library's own. */

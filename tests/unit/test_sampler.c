@@ -2,6 +2,7 @@
  * whatever the world does. */
 #include <criterion/criterion.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -308,6 +309,61 @@ Test(sampler, ranks_take_whole_shards)
                 cr_assert_eq(at, mine.first + mine.count);
             }
             cr_assert_eq(shard, plan.shards);
+        }
+    }
+}
+
+/* tests/golden/make_distributed_sampler.py */
+Test(sampler, strided_is_what_torch_distributed_sampler_gives)
+{
+    char line[256];
+    FILE *f;
+    int rows = 0;
+
+    f = fopen(ER_SOURCE_ROOT "/tests/golden/distributed_sampler.txt", "r");
+    cr_assert_not_null(f);
+    while (fgets(line, sizeof(line), f)) {
+        char *at = line;
+        uint64_t head[4], i = 0;
+        struct er_strided s;
+
+        for (int k = 0; k < 4; k++)
+            head[k] = strtoull(at, &at, 10);
+        s = (struct er_strided){
+            .samples = head[0], .world = head[1], .drop_last = head[2], .rank = head[3]};
+        for (char *end; (void)strtoull(at, &end, 10), end != at; i++) {
+            double weight;
+            uint64_t want = strtoull(at, &at, 10);
+
+            cr_assert_lt(i, er_strided_count(&s), "%s", line);
+            cr_assert_eq(er_strided_at(&s, i, &weight), want, "%s", line);
+            cr_assert_eq(weight, s.rank + i * s.world < s.samples ? 1.0 : 0.0);
+        }
+        cr_assert_eq(i, er_strided_count(&s), "%s", line);
+        rows++;
+    }
+    fclose(f);
+    cr_assert_gt(rows, 100);
+}
+
+Test(sampler, strided_counts_every_sample_once)
+{
+    for (uint64_t samples = 1; samples <= 50; samples++) {
+        for (uint64_t world = 1; world <= 9; world++) {
+            double total[50] = {0};
+
+            for (uint64_t rank = 0; rank < world; rank++) {
+                const struct er_strided s = {.samples = samples, .world = world, .rank = rank};
+
+                for (uint64_t i = 0; i < er_strided_count(&s); i++) {
+                    double weight;
+                    uint64_t at = er_strided_at(&s, i, &weight);
+
+                    total[at] += weight;
+                }
+            }
+            for (uint64_t at = 0; at < samples; at++)
+                cr_assert_eq(total[at], 1.0);
         }
     }
 }
