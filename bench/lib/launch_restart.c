@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,32 +88,33 @@ static double bare_turn(int fd, size_t n, const char *fifo, pid_t pids[WORKERS_M
     return gather(fd, n, hellos) - start_ms;
 }
 
-static pid_t start_elastic(const char *workers, const char *fifo)
+/* elastic-run, or the peer's torchrun, with `n` workers that say when they run. */
+static pid_t start_launcher(bool peer, const char *workers, const char *fifo)
 {
-    char program[4096];
-    char *argv[] = {(char *)bench_bin("elastic-run"),
-                    (char *)"--nproc-per-node",
-                    (char *)workers,
-                    (char *)"--max-restarts",
-                    (char *)"100000",
-                    program,
-                    (char *)"hello",
-                    (char *)fifo,
-                    NULL};
+    char launcher[4096], program[4096];
+    char *argv[] = {launcher,         (char *)"--nproc-per-node",
+                    (char *)workers,  (char *)"--max-restarts",
+                    (char *)"100000", (char *)"--no-python",
+                    program,          (char *)"hello",
+                    (char *)fifo,     NULL};
     posix_spawn_file_actions_t actions;
     pid_t pid;
 
+    if (peer)
+        snprintf(launcher, sizeof(launcher), "%s/bin/torchrun", bench_peers());
+    else
+        snprintf(launcher, sizeof(launcher), "%s", bench_bin("elastic-run"));
     snprintf(program, sizeof(program), "%s", bench_bin("bench/bench_launch"));
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
     if (posix_spawn(&pid, argv[0], &actions, NULL, argv, environ) != 0)
-        bench_fail("cannot start elastic-run");
+        bench_fail("cannot start '%s'", argv[0]);
     posix_spawn_file_actions_destroy(&actions);
     return pid;
 }
 
-static double elastic_turn(int fd, size_t n, int pids[WORKERS_MAX])
+static double launcher_turn(int fd, size_t n, int pids[WORKERS_MAX])
 {
     double start_ms = bench_now_ms();
 
@@ -130,20 +132,40 @@ static int open_fifo(const char *path)
     return fd;
 }
 
+/* The peer's turns, on their own: its agent looks ten times a second, and would look at ours, too.
+ */
+static void measure_peer(size_t n, size_t runs, const char *workers, struct bench_series *ret)
+{
+    char fifo[64];
+    int pids[WORKERS_MAX], fd;
+    pid_t launcher;
+
+    snprintf(fifo, sizeof(fifo), "/tmp/er-bench-launch-%d.p", (int)getpid());
+    fd = open_fifo(fifo);
+    launcher = start_launcher(true, workers, fifo);
+    gather(fd, n, pids);
+    for (size_t i = 0; i < runs; i++)
+        bench_add(ret, launcher_turn(fd, n, pids));
+    kill(launcher, SIGTERM);
+    waitpid(launcher, NULL, 0);
+    close(fd);
+    unlink(fifo);
+}
+
 static void measure(size_t n, size_t runs)
 {
-    static struct bench_series elastic, bare, over;
+    static struct bench_series elastic, bare, over, peer;
     char workers[8], ours[64], theirs[64], figure[64];
     int pids[WORKERS_MAX], our_fd, their_fd;
     pid_t bare_pids[WORKERS_MAX], agent;
 
-    elastic.n = bare.n = over.n = 0;
+    elastic.n = bare.n = over.n = peer.n = 0;
     snprintf(workers, sizeof(workers), "%zu", n);
     snprintf(ours, sizeof(ours), "/tmp/er-bench-launch-%d.a", (int)getpid());
     snprintf(theirs, sizeof(theirs), "/tmp/er-bench-launch-%d.b", (int)getpid());
     our_fd = open_fifo(ours);
     their_fd = open_fifo(theirs);
-    agent = start_elastic(workers, ours);
+    agent = start_launcher(false, workers, ours);
     gather(our_fd, n, pids);
     spawn_bare(n, theirs, bare_pids);
     {
@@ -152,7 +174,7 @@ static void measure(size_t n, size_t runs)
         gather(their_fd, n, hellos);
     }
     for (size_t i = 0; i < runs + 1; i++) {
-        double a = elastic_turn(our_fd, n, pids), b = bare_turn(their_fd, n, theirs, bare_pids);
+        double a = launcher_turn(our_fd, n, pids), b = bare_turn(their_fd, n, theirs, bare_pids);
 
         if (i == 0)
             continue; /* the first ones warm up */
@@ -171,7 +193,12 @@ static void measure(size_t n, size_t runs)
     unlink(ours);
     unlink(theirs);
     snprintf(figure, sizeof(figure), "restart_n%s_ms", workers);
-    bench_emit(figure, &elastic);
+    if (bench_peers())
+        measure_peer(n, bench_runs(10, 3), workers, &peer);
+    if (peer.n > 0)
+        bench_emit_peer(figure, &elastic, "torchrun", &peer);
+    else
+        bench_emit(figure, &elastic);
     snprintf(figure, sizeof(figure), "bare_restart_n%s_ms", workers);
     bench_emit(figure, &bare);
     snprintf(figure, sizeof(figure), "restart_n%s_over_limit", workers);
