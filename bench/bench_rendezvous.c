@@ -1,7 +1,7 @@
 /*
  * Rendezvous at scale and under faults: the production core, driver and etcd client, many nodes in
- * one process, on private etcds with --backend-batch-limit 100 and GOGC=400, otherwise default
- * settings. Arguments name the parts to run; without any, all.
+ * one process, on private etcds set up as docs/several-nodes.md says for large jobs. Arguments name
+ * the parts to run; without any, all.
  */
 #include "bench/bench_rendezvous.h"
 

@@ -67,13 +67,14 @@ void bench_etcd_restart(struct bench_etcd *e, int i)
     extern char **environ;
     char name[8], data[320], client[64], peer[64], all[256] = "";
     posix_spawn_file_actions_t quiet;
-    const char *argv[] = {
-        "env",
-        /* a third less of its time goes to the garbage collector */
-        "GOGC=400", "setpriv", "--pdeathsig", "KILL", program(), "--name", name, "--data-dir", data,
-        "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls",
-        peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", all, "--logger", "zap",
-        "--log-level", "error", "--backend-batch-limit", "100", NULL};
+    const char *argv[] = {"env",
+                          /* a third less of its time goes to the garbage collector */
+                          "GOGC=400", "setpriv", "--pdeathsig", "KILL", program(), "--name", name,
+                          "--data-dir", data, "--listen-client-urls", client,
+                          "--advertise-client-urls", client, "--listen-peer-urls", peer,
+                          "--initial-advertise-peer-urls", peer, "--initial-cluster", all,
+                          "--logger", "zap", "--log-level", "error", "--backend-batch-limit", "100",
+                          "--backend-batch-interval", "10ms", NULL};
 
     snprintf(name, sizeof(name), "m%d", i);
     snprintf(data, sizeof(data), "%s/m%d", e->dir, i);

@@ -1,7 +1,7 @@
 #pragma once
 /*
- * Private etcds for benchmarks, on loopback ports that were free, each with --backend-batch-limit
- * 100 and GOGC=400 in its environment (a third less CPU), else with its defaults. They die with the
+ * Private etcds for benchmarks, on loopback ports that were free, set up as
+ * docs/several-nodes.md says for large jobs, else with its defaults. They die with the
  * program. ER_ETCD_BIN names another etcd than the one in PATH. Any failure ends the program.
  */
 #include <stdbool.h>
