@@ -12,7 +12,7 @@
 #include "tests/fakecuda/fake.h"
 #include "tests/fakecuda/fake_ring.h"
 
-enum { MAGIC = 0x6e63636c, DEAD = 0x64656164, GROUP_MAX = 1024, COMMS_MAX = 64 };
+enum { MAGIC = 0x6e63636c, DEAD = 0x64656164, GROUP_MAX = 1024, COMMS_MAX = 64, DEAD_KEPT = 64 };
 
 struct ncclComm {
     unsigned magic;
@@ -197,13 +197,18 @@ static void let_go(ncclComm_t comm)
 /* As NCCL: joins the opening thread, waits for its kernels, frees. */
 static void reclaim(ncclComm_t comm)
 {
+    static ncclComm_t kept[DEAD_KEPT]; /* for a while, so that a later use is seen */
+    static unsigned kept_n;
+
     pthread_join(comm->init, NULL);
     pthread_mutex_lock(&fake_lock);
     while (atomic_load(&comm->running) > 0)
         pthread_cond_wait(&fake_changed, &fake_lock);
     pthread_mutex_unlock(&fake_lock);
     ring_close(&comm->ring);
-    comm->magic = DEAD; /* kept, so that a later use is seen */
+    comm->magic = DEAD;
+    free(kept[kept_n % DEAD_KEPT]);
+    kept[kept_n++ % DEAD_KEPT] = comm;
 }
 
 FAKE_API ncclResult_t ncclCommAbort(ncclComm_t comm)

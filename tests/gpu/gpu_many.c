@@ -477,6 +477,7 @@ static void step_without_peer(struct rank *r)
     if (r->rank == 1) {
         rank_meet(r, "over");
         er_comm_abort(comm);
+        er_stream_free(s);
         return;
     }
     RANK_OK(er_all_reduce(comm, x, SMALL / 4, ER_F32, ER_SUM, &op, &err), err);
