@@ -7,6 +7,7 @@ load_file alone). Two ranks (gloo) where the library has ranks, one process wher
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -61,8 +62,14 @@ class OneProcess:
         return took, took
 
 
-def dcp_rank(rank, folder, total, asynchronous, orders, answers):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29518" if asynchronous else "29517")
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def dcp_rank(rank, port, folder, total, asynchronous, orders, answers):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=2)
     data, n = state(total), 0
     while orders.get() == "save":
@@ -89,7 +96,8 @@ class TwoRanks:
     def __init__(self, folder, total, asynchronous):
         spawn = mp.get_context("spawn")
         self.orders, self.answers = [spawn.Queue() for _ in range(2)], spawn.Queue()
-        self.ranks = [spawn.Process(target=dcp_rank, args=(r, folder, total, asynchronous, self.orders[r], self.answers), daemon=True)
+        port = free_port()
+        self.ranks = [spawn.Process(target=dcp_rank, args=(r, port, folder, total, asynchronous, self.orders[r], self.answers), daemon=True)
                       for r in range(2)]
         for rank in self.ranks:
             rank.start()

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -98,7 +97,7 @@ static float value(uint64_t i, int tensor, float seed)
     return seed + (float)(i % 1000) + (float)tensor;
 }
 
-static float *tensors[TENSORS];
+static float memory[TENSORS][TENSOR_N], *tensors[TENSORS];
 static struct er_slice slices[TENSORS];
 
 static void describe(int rank, int size, bool sharded)
@@ -112,7 +111,7 @@ static void describe(int rank, int size, bool sharded)
             first = (uint64_t)TENSOR_N * (uint64_t)rank / (uint64_t)size;
             n = (uint64_t)TENSOR_N * (uint64_t)(rank + 1) / (uint64_t)size - first;
         }
-        tensors[t] = malloc(TENSOR_N * sizeof(float));
+        tensors[t] = memory[t];
         slices[t] = (struct er_slice){.name = names[t],
                                       .dtype = ER_CKPT_F32,
                                       .ndim = 1,
