@@ -168,6 +168,30 @@ static void restarted_etcd_is_ridden_out(void)
     nodes_end(&n);
 }
 
+/* For programs whose own side effects must not run twice. */
+static void policy_stop_stops_workers_before_the_lease_ends(void)
+{
+    struct nodes_case n;
+    struct nodes_said before;
+    int first;
+
+    nodes_begin(&n, "2");
+    for (int i = 0; i < 2; i++)
+        node_start(&n, i,
+                   ARGS("--set=rendezvous.store_loss.policy=stop", "--set=rendezvous.lease_ttl=5s",
+                        "--set=stop.grace=1s", "--set=rendezvous.death_grace=1s",
+                        SH(NODES_WORKER)));
+    first = nodes_next(&n, 0, 2, 2);
+    er_tap_require(first && nodes_said(&n, first, 0, &before));
+    etcd_member_signal(&n.etcd, 0, SIGSTOP);
+    er_tap_check(er_test_wait_until(process_gone, &before.pid, NODES_WAIT));
+    etcd_member_signal(&n.etcd, 0, SIGCONT);
+    er_tap_check(nodes_next(&n, first, 2, 2) > first);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    nodes_end(&n);
+}
+
 static void store_lost_for_good_is_69(void)
 {
     struct nodes_case n;
@@ -196,6 +220,7 @@ int main(int argc, char **argv)
         CASE(interrupted_node_leaves_at_once_with_130),
         CASE(stopped_etcd_is_ridden_out),
         CASE(restarted_etcd_is_ridden_out),
+        CASE(policy_stop_stops_workers_before_the_lease_ends),
         CASE(store_lost_for_good_is_69),
     };
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
