@@ -54,7 +54,7 @@ static int rank_main(struct er_ctx *ctx, void *user)
 
     must(er_comm_open(&comm, ctx, &opts, &err), &err);
     must(er_comm_wait_ready(comm, &err), &err);
-    gpt_job_open(&job, comm, round->sharded);
+    gpt_job_open(&job, comm, round->sharded, NULL);
     for (size_t i = 0; i < WARM + round->steps; i++) {
         if (i == WARM) {
             must(er_comm_barrier(comm, &err), &err);

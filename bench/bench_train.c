@@ -57,7 +57,7 @@ static int gpt_main(struct er_ctx *ctx, void *user)
     double began = 0;
 
     open_comm(&comm, ctx);
-    gpt_job_open(&job, comm, false);
+    gpt_job_open(&job, comm, false, NULL);
     for (size_t i = 0; i < WARM + round->steps; i++) {
         if (i == WARM) {
             must(er_comm_barrier(comm, &err), &err);

@@ -16,11 +16,12 @@ static void on_gradient(void *user, size_t param)
 {
     struct gpt_job *job = user;
 
-    if (job->ddp)
+    if (job->ddp && job->mode == GPT_JOB_OVERLAP)
         er_ddp_ready(job->ddp, param);
 }
 
-void gpt_job_open(struct gpt_job *job, struct er_comm *comm, bool sharded)
+void gpt_job_open(struct gpt_job *job, struct er_comm *comm, bool sharded,
+                  const struct er_ddp_opts *opts)
 {
     uint64_t rank = (uint64_t)er_comm_rank(comm);
     struct er_error err = ER_ERROR_INIT;
@@ -35,27 +36,37 @@ void gpt_job_open(struct gpt_job *job, struct er_comm *comm, bool sharded)
     if (sharded)
         must(gpt_shard(&job->gpt, comm, NULL, &err), &err);
     else
-        must(er_ddp_open(&job->ddp, comm, job->gpt.spans, job->gpt.flat.params_n, NULL, &err),
+        must(er_ddp_open(&job->ddp, comm, job->gpt.spans, job->gpt.flat.params_n, opts, &err),
              &err);
 }
 
-void gpt_job_step(struct gpt_job *job)
+static void compute(struct gpt_job *job, double *ret_loss)
 {
     const struct gpt_batch batch = {.rows = GPT_JOB_ROWS,
                                     .length = GPT_JOB_LENGTH,
                                     .tokens = job->tokens,
                                     .labels = job->labels};
-    struct er_vote vote = {.step = ++job->step, .weight = GPT_JOB_TOKENS};
     struct er_error err = ER_ERROR_INIT;
     struct er_tensor *logits, *loss;
 
     must(er_tape_begin(job->gpt.tape, &err), &err);
-    must(gpt_forward(&job->gpt, &batch, &logits, &loss, &vote.loss, &err), &err);
+    must(gpt_forward(&job->gpt, &batch, &logits, &loss, ret_loss, &err), &err);
     must(er_tape_backward(job->gpt.tape, loss, &err), &err);
-    must(job->ddp ? er_ddp_finish(job->ddp, &vote, &err)
-                  : er_fsdp_finish(job->gpt.fsdp, &vote, &err),
-         &err);
-    gpt_apply(&job->gpt, &job->optim, job->step, 1e-4, 1.0 / vote.weight);
+}
+
+void gpt_job_step(struct gpt_job *job)
+{
+    struct er_vote vote = {.step = ++job->step, .weight = GPT_JOB_TOKENS};
+    struct er_error err = ER_ERROR_INIT;
+
+    if (job->mode != GPT_JOB_COMM)
+        compute(job, &vote.loss);
+    if (job->mode != GPT_JOB_COMPUTE)
+        must(job->ddp ? er_ddp_finish(job->ddp, &vote, &err)
+                      : er_fsdp_finish(job->gpt.fsdp, &vote, &err),
+             &err);
+    if (job->mode != GPT_JOB_COMM)
+        gpt_apply(&job->gpt, &job->optim, job->step, 1e-4, 1.0 / vote.weight);
 }
 
 void gpt_job_close(struct gpt_job *job)
