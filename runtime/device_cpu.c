@@ -27,6 +27,11 @@ static int open_cpu(struct er_device *device, struct er_error *err)
 
 static void close_cpu(struct er_device *device) {}
 
+static int use_cpu(struct er_device *device, struct er_error *err)
+{
+    return 0;
+}
+
 static int memory_cpu(struct er_device *device, uint64_t *ret_free, uint64_t *ret_total,
                       struct er_error *err)
 {
@@ -123,6 +128,7 @@ static int launch_cpu(struct er_device *device, void *stream, const struct er_la
 const struct er_device_ops er_device_cpu_ops = {
     .open = open_cpu,
     .close = close_cpu,
+    .use = use_cpu,
     .memory = memory_cpu,
     .alloc = alloc_cpu,
     .free = free_cpu,

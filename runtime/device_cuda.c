@@ -179,12 +179,19 @@ static void close_cuda(struct er_device *device)
     device->impl = NULL;
 }
 
+static int use_cuda(struct er_device *device, struct er_error *err)
+{
+    return check(device, cudaSetDevice(device->info.index), "cudaSetDevice", err);
+}
+
 static int memory_cuda(struct er_device *device, uint64_t *ret_free, uint64_t *ret_total,
                        struct er_error *err)
 {
     size_t free_bytes = 0, total = 0;
-    int rc = check(device, cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo", err);
+    int rc = use_cuda(device, err);
 
+    if (rc == 0)
+        rc = check(device, cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo", err);
     *ret_free = free_bytes;
     *ret_total = total;
     return rc;
@@ -193,6 +200,10 @@ static int memory_cuda(struct er_device *device, uint64_t *ret_free, uint64_t *r
 static int alloc_cuda(struct er_device *device, enum er_memory_kind kind, size_t bytes, void **ret,
                       struct er_error *err)
 {
+    int rc = use_cuda(device, err);
+
+    if (rc < 0)
+        return rc;
     if (kind == ER_MEMORY_PINNED)
         return check(device, cudaHostAlloc(ret, bytes, cudaHostAllocDefault), "cudaHostAlloc", err);
     return check(device, cudaMalloc(ret, bytes), "cudaMalloc", err);
@@ -210,14 +221,14 @@ static int stream_new_cuda(struct er_device *device, enum er_stream_priority pri
                            struct er_error *err)
 {
     const struct cuda *c = device->impl;
-    cudaStream_t stream = NULL;
-    int rc = check(device,
-                   cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
-                                                priority == ER_STREAM_HIGH ? c->high : 0),
-                   "cudaStreamCreateWithPriority", err);
+    int rc = use_cuda(device, err);
 
-    *ret = stream;
-    return rc;
+    if (rc < 0)
+        return rc;
+    return check(device,
+                 cudaStreamCreateWithPriority((cudaStream_t *)ret, cudaStreamNonBlocking,
+                                              priority == ER_STREAM_HIGH ? c->high : 0),
+                 "cudaStreamCreateWithPriority", err);
 }
 
 static void stream_free_cuda(struct er_device *device, void *stream)
@@ -228,7 +239,10 @@ static void stream_free_cuda(struct er_device *device, void *stream)
 static int three_way(struct er_device *device, cudaError_t result, const char *what,
                      struct er_error *err)
 {
-    return result == cudaErrorNotReady ? ER_IN_PROGRESS : check(device, result, what, err);
+    if (result != cudaErrorNotReady)
+        return check(device, result, what, err);
+    cudaGetLastError(); /* "not ready" stays as the last error, which NCCL would take for its own */
+    return ER_IN_PROGRESS;
 }
 
 static int stream_test_cuda(struct er_device *device, void *stream, struct er_error *err)
@@ -250,13 +264,12 @@ static int stream_wait_cuda(struct er_device *device, void *stream, void *event,
 
 static int event_new_cuda(struct er_device *device, bool timed, void **ret, struct er_error *err)
 {
-    cudaEvent_t event = NULL;
-    int rc = check(
-        device, cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
-        "cudaEventCreateWithFlags", err);
+    unsigned flags = timed ? cudaEventDefault : cudaEventDisableTiming;
+    int rc = use_cuda(device, err);
 
-    *ret = event;
-    return rc;
+    return rc < 0 ? rc
+                  : check(device, cudaEventCreateWithFlags((cudaEvent_t *)ret, flags),
+                          "cudaEventCreateWithFlags", err);
 }
 
 static void event_free_cuda(struct er_device *device, void *event)
@@ -312,12 +325,16 @@ static int launch_cuda(struct er_device *device, void *stream, const struct er_l
     struct dim3 grid = {launch->blocks, 1, 1}, block = {launch->threads, 1, 1};
     size_t wanted = launch->kernel == ER_KERNEL_adamw_f32 ? sizeof(struct er_kernel_adamw_args)
                                                           : sizeof(struct er_kernel_args);
+    int rc;
 
     if (launch->kernel >= ER_KERNEL_COUNT || launch->args_bytes != wanted)
         return er_error_set(err, ER_E_USAGE, "kernel %u with %zu bytes of arguments",
                             launch->kernel, launch->args_bytes);
     if (!c->library)
         return er_error_set(err, ER_E_UNSUPPORTED, "the GPU module was built without nvcc");
+    rc = use_cuda(device, err);
+    if (rc < 0)
+        return rc;
     return check(device,
                  cudaLaunchKernel((const void *)c->kernel[launch->kernel], grid, block, args,
                                   launch->shared_bytes, stream),
@@ -327,6 +344,7 @@ static int launch_cuda(struct er_device *device, void *stream, const struct er_l
 const struct er_device_ops er_device_cuda_ops = {
     .open = open_cuda,
     .close = close_cuda,
+    .use = use_cuda,
     .memory = memory_cuda,
     .alloc = alloc_cuda,
     .free = free_cuda,

@@ -13,6 +13,8 @@ struct er_launch {
 struct er_device_ops {
     int (*open)(struct er_device *device, struct er_error *err);
     void (*close)(struct er_device *device);
+    /* Calls of this thread that name no device mean this one. */
+    int (*use)(struct er_device *device, struct er_error *err);
     int (*memory)(struct er_device *device, uint64_t *ret_free, uint64_t *ret_total,
                   struct er_error *err);
     int (*alloc)(struct er_device *device, enum er_memory_kind kind, size_t bytes, void **ret,

@@ -212,7 +212,10 @@ static int begin_nccl(struct nccl *n, struct er_error *err)
     } text;
     struct er_nccl_init init = {.rank = n->comm->rank, .size = n->comm->size, .name = text.name};
     struct nccl *old;
+    int rc = n->comm->device->ops->use(n->comm->device, err);
 
+    if (rc < 0)
+        return rc;
     snprintf(text.name, sizeof(text.name), "%.60s/g%llu/%s", er_world(n->comm->ctx)->job,
              (unsigned long long)n->comm->generation, n->comm->name);
     n->shrunk = n->left_out && n->phase == NCCL_PHASE_HELLO;

@@ -72,4 +72,6 @@ void fake_join_host(const struct fake_clock *clock); /* the host has seen so muc
 const struct fake_clock *fake_host_clock(void);
 /* A call of the runtime begins: the device may be lost, or chosen to be lost. */
 int fake_enter(const char *who); /* cudaError_t */
+int fake_note(int rc);           /* cudaError_t: what cudaGetLastError() will say */
+int fake_pending(void);          /* and says */
 void fake_lose_device(void);

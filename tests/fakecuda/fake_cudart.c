@@ -26,9 +26,19 @@ void fake_lose_device(void)
 
 static cudaError_t note(cudaError_t rc)
 {
-    if (rc != cudaSuccess && rc != cudaErrorNotReady)
+    if (rc != cudaSuccess)
         last_error = rc;
     return rc;
+}
+
+int fake_note(int rc)
+{
+    return note((cudaError_t)rc);
+}
+
+int fake_pending(void)
+{
+    return last_error;
 }
 
 FAKE_API cudaError_t cudaGetLastError(void)

@@ -319,6 +319,8 @@ static void launch(struct batch *b)
 {
     ncclComm_t comm = b->comm;
 
+    if (fake_pending())
+        fake_fail("CUDA's last error is %d: NCCL takes it for its own", fake_pending());
     comm->ops++;
     b->hang = comm->ops == (uint64_t)fake_env("FAKE_NCCL_OP_HANGS", 0);
     if (comm->ops == (uint64_t)fake_env("FAKE_NCCL_OP_FAILS", 0)) {

@@ -158,7 +158,7 @@ FAKE_API cudaError_t cudaStreamQuery(cudaStream_t stream)
     if (rc == cudaSuccess)
         fake_join_host(&s->clock);
     pthread_mutex_unlock(&fake_lock);
-    return rc;
+    return (cudaError_t)fake_note(rc);
 }
 
 /* The host has seen how everything ended: what comes now is not released by an abort. */
@@ -300,7 +300,7 @@ FAKE_API cudaError_t cudaEventQuery(cudaEvent_t event)
     if (rc == cudaSuccess)
         fake_join_host(&e->clock);
     pthread_mutex_unlock(&fake_lock);
-    return rc;
+    return (cudaError_t)fake_note(rc);
 }
 
 FAKE_API cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t from, cudaEvent_t to)
