@@ -84,6 +84,7 @@ static int fill(struct er_agent *agent, struct er_driver_opts *o, struct er_erro
         .preferred_rank = c->node.rank,
         .min_nodes = c->nnodes_min,
         .max_nodes = c->nnodes_max,
+        .role = er_role_id(c->role),
         .restart_max = c->restart.max,
         .strike_max = c->restart.node_strikes.max,
         .first_generation = agent->first_generation,
@@ -92,6 +93,7 @@ static int fill(struct er_agent *agent, struct er_driver_opts *o, struct er_erro
         .store_loss_stop = strcmp(c->rendezvous.store_loss_policy, "stop") == 0,
         .now_us = er_now_us(),
     };
+    o->roles_n = er_config_role_bounds(c, o->roles);
     snprintf(o->job, sizeof(o->job), "%s", c->name);
     snprintf(o->host, sizeof(o->host), "%s", agent->hostname);
     snprintf(o->address, sizeof(o->address), "%s", agent->address);

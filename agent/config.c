@@ -49,8 +49,10 @@ void er_config_free(struct er_config *config)
         if (origins)
             clear_setting(&origins->settings[i]);
     }
-    if (origins)
+    if (origins) {
         free(origins->settings);
+        free(origins->shared_command);
+    }
     free(origins);
     er_strlist_free(&config->warnings);
     for (uint32_t i = 0; i < config->gpus_n; i++)
@@ -285,6 +287,7 @@ static int load_values(struct er_loader *loader, struct er_error *err)
         return rc;
     er_loader_environment(loader);
     er_loader_options(loader);
+    er_loader_role(loader);
     er_loader_command(loader);
     sound = !loader->findings.n;
     er_loader_available(loader);

@@ -53,6 +53,22 @@ struct er_stream_map {
     } * items; /* owned */
 };
 
+/* What nodes of a role have otherwise than the top level says. */
+struct er_role {
+    char *name; /* owned, as the rest */
+    bool has_nnodes, has_nproc, has_command, has_env;
+    uint32_t nnodes_min, nnodes_max;
+    uint32_t total_min, total_max; /* with the top level's where the role names none */
+    char *nproc_text;
+    struct er_strlist command;
+    struct er_envlist env;
+};
+
+struct er_rolelist {
+    struct er_role *items; /* owned; at most ER_ROLES_MAX */
+    size_t n;
+};
+
 struct er_config {
     enum er_run_mode mode;
     enum er_start_kind start_kind;
@@ -76,6 +92,7 @@ struct er_config {
     char **gpu_pcis;  /* owned, gpus_n: where each local rank's GPU is, as in sysfs; "" not known */
     uint32_t gpus_n;  /* GPUs that decided anything; 0: none did */
     char *role;
+    struct er_rolelist roles; /* this node's has been applied to the fields beside */
     bool virtual_local_rank;
     char *master_port; /* auto | N | LOW-HIGH, checked */
     char *port_range;
@@ -224,6 +241,12 @@ int er_config_help(const struct er_config *config, struct er_error *err);
 typedef const char *(*er_subst_fn)(void *user, const char *name);
 int er_subst(const char *text, bool program_form, er_subst_fn lookup, void *user, char **ret,
              struct er_error *err);
+
+/* A number that stands for a role's name. */
+uint32_t er_role_id(const char *name);
+/* The bounds of `roles`; returns how many. */
+struct er_role_bounds;
+uint32_t er_config_role_bounds(const struct er_config *config, struct er_role_bounds *ret);
 
 /* Canonical text of the keys that must agree on all nodes (<= 4 KiB); malloc'ed. */
 int er_config_spec_text(const struct er_config *config, char **ret, struct er_error *err);

@@ -33,6 +33,8 @@ struct er_setting {
 
 struct er_origins {
     struct er_setting *settings; /* er_keys_n */
+    /* Of jobs with roles: what the top level says, which is the same on all nodes. */
+    char *shared_command;
 };
 
 struct er_loader {
@@ -86,6 +88,8 @@ void er_loader_map(struct er_loader *loader, const struct er_yaml_node *map, con
 /* agent/config_option.c */
 void er_loader_environment(struct er_loader *loader);
 void er_loader_options(struct er_loader *loader);
+/* agent/config_role.c: this node's role; before the command is made. */
+void er_loader_role(struct er_loader *loader);
 /* agent/config_resolve.c: `auto` and derived values, then checks across keys. */
 void er_loader_command(struct er_loader *loader);
 /* The store, and what this release does not have; before er_loader_resolve(), which needs sound

@@ -75,37 +75,73 @@ static int add_comment(const struct er_config *config, const struct er_key_info 
     return rc;
 }
 
-/* The spec's `env` with secrets masked; malloc'ed, NULL: out of memory. */
-static char *masked_env(const struct er_config *config, const struct er_key_info *key)
+static int mask_env(const struct er_envlist *env, struct er_envlist *ret)
 {
-    const struct er_envlist *env = &config->env;
-    union er_value value = {.env = {.n = 0}};
-    struct er_buf text;
-    char *copy = NULL;
     int rc = 0;
 
-    er_buf_init(&text, ER_VALUE_TEXT_MAX);
     for (size_t i = 0; !rc && i < env->n; i++) {
         bool secret = env->values[i] && er_secret_name(env->names[i], strlen(env->names[i]));
 
-        rc = er_envlist_put(&value.env, env->names[i], secret ? ER_SECRET_SHOWN : env->values[i]);
+        rc = er_envlist_put(ret, env->names[i], secret ? ER_SECRET_SHOWN : env->values[i]);
     }
-    if (!rc && !er_value_format(key, &value, &text))
-        copy = strdup(er_buf_str(&text));
+    return rc;
+}
+
+static char *format_value(const struct er_key_info *key, const union er_value *value)
+{
+    ER_CLEANUP(er_buf_done) struct er_buf text;
+
+    er_buf_init(&text, ER_VALUE_TEXT_MAX);
+    return er_value_format(key, value, &text) ? NULL : strdup(er_buf_str(&text));
+}
+
+static char *masked_env(const struct er_config *config, const struct er_key_info *key)
+{
+    union er_value value = {.env = {.n = 0}};
+    char *text = mask_env(&config->env, &value.env) ? NULL : format_value(key, &value);
+
     er_value_free(key, &value);
-    er_buf_done(&text);
-    return copy;
+    return text;
+}
+
+/* Copies that share everything but their `env`. */
+static char *masked_roles(const struct er_config *config, const struct er_key_info *key)
+{
+    size_t n = config->roles.n;
+    union er_value value = {.roles = {calloc(n + 1, sizeof(struct er_role)), n}};
+    char *text = NULL;
+    int rc = value.roles.items ? 0 : -ENOMEM;
+
+    for (size_t i = 0; !rc && i < n; i++) {
+        value.roles.items[i] = config->roles.items[i];
+        value.roles.items[i].env = (struct er_envlist){.n = 0};
+        rc = mask_env(&config->roles.items[i].env, &value.roles.items[i].env);
+    }
+    if (!rc)
+        text = format_value(key, &value);
+    for (size_t i = 0; value.roles.items && i < n; i++)
+        er_envlist_free(&value.roles.items[i].env);
+    free(value.roles.items);
+    return text;
+}
+
+/* The value without secrets. malloc'ed; NULL: out of memory. */
+static char *shown_value(const struct er_config *config, const struct er_key_info *key)
+{
+    if (key->type == ER_KEY_ENV)
+        return masked_env(config, key);
+    if (key->type == ER_KEY_ROLES)
+        return masked_roles(config, key);
+    return strdup(er_config_setting(config, key->path)->text);
 }
 
 static int add_key(const struct er_config *config, const struct er_key_info *key, int depth,
                    bool origins, struct er_buf *out)
 {
-    ER_CLEANUP(er_cleanup_free)
-    char *masked = key->type == ER_KEY_ENV ? masked_env(config, key) : NULL;
-    const char *text = masked ? masked : er_config_setting(config, key->path)->text;
+    ER_CLEANUP(er_cleanup_free) char *text = shown_value(config, key);
     const char *dot = strrchr(key->path, '.');
     size_t begin = out->len;
-    int rc = key->type == ER_KEY_ENV && !masked ? -ENOMEM : 0;
+    int rc = text ? 0 : -ENOMEM;
 
     if (!rc)
         rc = er_buf_printf(out, "%*s%s: ", depth * 2, "", dot ? dot + 1 : key->path);
@@ -145,16 +181,27 @@ int er_config_print(const struct er_config *config, struct er_error *err)
     return rc ? er_error_set(err, rc, "write to stdout: %s", er_error_name(rc)) : 0;
 }
 
-/* Long values as their digest: the text stays small, and a difference still shows. */
-static int add_spec_value(struct er_buf *out, const char *text)
+/* Long values as their digest: the text stays small, and a difference still shows. So are roles,
+ * whose `env` may hold secrets. */
+static int add_spec_value(struct er_buf *out, const struct er_key_info *key, const char *text)
 {
     char hex[ER_DIGEST_HEX_MAX];
     size_t n = strlen(text);
 
-    if (n <= SPEC_VALUE_MAX)
+    if (n <= SPEC_VALUE_MAX && (key->type != ER_KEY_ROLES || !strcmp(text, "{}")))
         return er_buf_add(out, text, n);
     er_digest_format(er_hash(text, n), hex);
     return er_buf_printf(out, "xxh3:%s", hex);
+}
+
+/* A role's command is in `roles`; nodes of other roles run others. */
+static const char *shared_text(const struct er_config *config, const struct er_key_info *key)
+{
+    const struct er_origins *origins = config->origins;
+
+    if (origins->shared_command && !strcmp(key->path, "command"))
+        return origins->shared_command;
+    return er_config_setting(config, key->path)->text;
 }
 
 int er_config_spec_text(const struct er_config *config, char **ret, struct er_error *err)
@@ -170,7 +217,7 @@ int er_config_spec_text(const struct er_config *config, char **ret, struct er_er
             continue;
         rc = er_buf_printf(&out, "%s=", key->path);
         if (!rc)
-            rc = add_spec_value(&out, er_config_setting(config, key->path)->text);
+            rc = add_spec_value(&out, key, shared_text(config, key));
         if (!rc)
             rc = er_buf_add(&out, "\n", 1);
     }

@@ -255,6 +255,7 @@ int er_dry_run_format(const struct er_config *config, char **environ_, struct er
         return er_error_errno(err, "host name");
     p.assignment.nnodes = 1;
     p.assignment.local_size = p.assignment.world_size = (int)config->nproc;
+    p.assignment.role_size = (int)config->nproc;
     snprintf(p.assignment.run, sizeof(p.assignment.run), "<run>");
     snprintf(p.assignment.master_addr, sizeof(p.assignment.master_addr), "<master_addr>");
     for (; !rc && p.local_rank < (int)config->nproc; p.local_rank++)

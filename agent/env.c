@@ -138,8 +138,8 @@ static void add_ranks(struct writer *w, const struct er_env_input *in)
     add_number(w, "GROUP_RANK", (uint64_t)a->node_rank);
     add_number(w, "GROUP_WORLD_SIZE", (uint64_t)a->nnodes);
     add_text(w, "ROLE_NAME", in->role);
-    add_number(w, "ROLE_RANK", rank);
-    add_number(w, "ROLE_WORLD_SIZE", (uint64_t)a->world_size);
+    add_number(w, "ROLE_RANK", (uint64_t)(a->role_first + in->local_rank));
+    add_number(w, "ROLE_WORLD_SIZE", (uint64_t)a->role_size);
     add_number(w, "LOCAL_WORLD_SIZE", (uint64_t)a->local_size);
     add_number(w, "WORLD_SIZE", (uint64_t)a->world_size);
     add_text(w, "MASTER_ADDR", a->master_addr);

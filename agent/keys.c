@@ -49,8 +49,9 @@ const struct er_key_info er_keys[] = {
     KEY("nproc_per_node", NPROC, "1", AT(nproc_text), 0, .max = PROCS_MAX,
         .help = "workers on this node: a number, gpu (one per GPU), cpu, or auto (GPU count, else 1)"),
     KEY("role", STRING, "default", AT(role), 0, .help = "this node's role"),
-    KEY("roles", ROLES, "{}", NOWHERE, AGREE | LATER,
-        .help = "name: {nnodes, nproc_per_node, command, env}; what a role leaves out comes from the top level"),
+    KEY("roles", ROLES, "{}", AT(roles), AGREE,
+        .help = "name: {nnodes, nproc_per_node, command, env}; a node has the role that `role` says, and the job the nodes of all roles; "
+                "what a role leaves out comes from the top level"),
     KEY("virtual_local_rank", BOOL, "false", AT(virtual_local_rank), 0,
         .help = "each worker sees one GPU and LOCAL_RANK=0"),
     KEY("master_port", PORTS, "auto", AT(master_port), AGREE | AUTO | QUOTED,

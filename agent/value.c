@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/value_internal.h"
 #include "agent/yaml_text.h"
 #include "base/parse.h"
 
@@ -249,13 +250,6 @@ static int format_env(const struct er_key_info *key, const union er_value *value
     return rc ? rc : er_buf_add_str(out, "}");
 }
 
-/* Never stored: only "none" and "some" can be told apart. */
-static int format_roles(const struct er_key_info *key, const union er_value *value,
-                        struct er_buf *out)
-{
-    return er_buf_add_str(out, value->u64 ? "{...}" : "{}");
-}
-
 static void free_text(union er_value *value)
 {
     free(value->text);
@@ -308,7 +302,8 @@ static const struct {
     [ER_KEY_CHOICES] = {sizeof(struct er_strlist), format_list, free_list, false},
     [ER_KEY_ENDPOINTS] = {sizeof(struct er_strlist), format_list, free_list, false},
     [ER_KEY_ENV] = {sizeof(struct er_envlist), format_env, free_env, false},
-    [ER_KEY_ROLES] = {sizeof(uint64_t), format_roles, NULL, false},
+    [ER_KEY_ROLES] = {sizeof(struct er_rolelist), er_value_format_roles, er_value_free_roles,
+                      false},
 };
 
 int er_value_format(const struct er_key_info *key, const union er_value *value, struct er_buf *out)

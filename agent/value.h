@@ -22,6 +22,7 @@ union er_value {
     struct er_strlist list;
     struct er_envlist env;
     struct er_stream_map streams;
+    struct er_rolelist roles;
 };
 
 struct er_value_context {
@@ -43,6 +44,8 @@ size_t er_value_size(enum er_key_type type);
 /* Single values, as opposed to lists and maps: their text is taken as it is from an option. */
 bool er_value_is_single(enum er_key_type type);
 
+/* NULL: no role of that name. */
+const struct er_role *er_rolelist_find(const struct er_rolelist *roles, const char *name);
 int er_strlist_add(struct er_strlist *list, const char *text, size_t n);
 int er_strlist_copy(const struct er_strlist *from, struct er_strlist *ret);
 void er_strlist_free(struct er_strlist *list);

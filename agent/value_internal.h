@@ -34,5 +34,8 @@ int er_value_parse_command(struct er_value_context *c, const struct er_yaml_node
                            union er_value *value, struct er_error *err);
 int er_value_parse_env(struct er_value_context *c, const struct er_yaml_node *node,
                        union er_value *value, struct er_error *err);
+int er_value_format_roles(const struct er_key_info *key, const union er_value *value,
+                          struct er_buf *out);
+void er_value_free_roles(union er_value *value);
 int er_value_parse_roles(struct er_value_context *c, const struct er_yaml_node *node,
                          union er_value *value, struct er_error *err);

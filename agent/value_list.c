@@ -199,12 +199,3 @@ int er_value_parse_env(struct er_value_context *c, const struct er_yaml_node *no
     }
     return 0;
 }
-
-int er_value_parse_roles(struct er_value_context *c, const struct er_yaml_node *node,
-                         union er_value *value, struct er_error *err)
-{
-    if (node->kind != ER_NODE_MAP)
-        return er_value_wrong_kind(c, node, err);
-    value->u64 = node->n / 2;
-    return 0;
-}

@@ -92,7 +92,7 @@ static const struct field member_fields[] = {
     TEXT(struct er_member, host),   M(port, F_INT, 0),          M(slots, F_INT, 0),
     M(preferred_rank, F_INT, 0),    M(left, F_U64, ER_GEN_MAX), M(running, F_U64, ER_GEN_MAX),
     M(draining, F_BOOL, 0),         M(protocol, F_U32, 0),      M(planned, F_BOOL, 0),
-    M(prepared, F_U64, ER_GEN_MAX),
+    M(prepared, F_U64, ER_GEN_MAX), M(role, F_U32, 0),
 };
 #undef M
 
@@ -112,6 +112,10 @@ static const struct field assign_fields[] = {
     A(strikes, F_U32, 0),
     A(strike_generation, F_U64, 0),
     A(strike_age_us, F_U64, 0),
+    A(role_first, F_INT, 0),
+    A(role_size, F_INT, 0),
+    A(prev_role_first, F_INT, 0),
+    A(prev_role_size, F_INT, 0),
 };
 #undef A
 

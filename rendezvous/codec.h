@@ -18,7 +18,7 @@
 #define ER_WORLD_BYTES_MAX  1024
 #define ER_RESULT_BYTES_MAX 2048
 #define ER_MEMBER_BYTES_MAX 768
-#define ER_ASSIGN_BYTES_MAX 128
+#define ER_ASSIGN_BYTES_MAX 160
 #define ER_LEADER_BYTES_MAX 96
 #define ER_ASK_BYTES_MAX    384
 #define ER_ASIDE_BYTES_MAX  192
@@ -117,6 +117,7 @@ struct er_member {
     uint32_t protocol;
     bool planned;      /* can be part of a planned change */
     uint64_t prepared; /* newest claimed generation whose workers are up */
+    uint32_t role;
 };
 
 /* `a/<node>`: one assignment key per node, for its life. */
@@ -125,6 +126,7 @@ struct er_assign {
     int group_rank, first_rank;
     uint64_t prev_generation, prev_incarnation; /* the last sealed one before it */
     int prev_rank, prev_first;
+    int role_first, role_size, prev_role_first, prev_role_size;
     uint64_t prev_nonce;
     uint64_t drain; /* this incarnation is asked to leave; 0 none */
     /* Failures of this node's workers in a row, and how long ago the last one was. */

@@ -55,6 +55,7 @@ struct er_assignment {
     uint64_t generation, nonce;
     char run[ER_RUN_TEXT_MAX];
     int node_rank, nnodes, first_rank, local_size, world_size;
+    int role_first, role_size; /* first rank among the workers of the node's role; their number */
     char master_addr[ER_HOST_TEXT_MAX];
     int master_port;
     uint32_t restarts;  /* counted so far, whole job */
@@ -124,13 +125,24 @@ enum er_new_run {
     ER_NEW_RUN_RESUME /* begin another that knows the newest committed checkpoint */
 };
 
+#define ER_ROLES_MAX 16
+
+/* How many nodes of a role a generation has; `id` as er_driver_opts.role. */
+struct er_role_bounds {
+    uint32_t id, min, max;
+};
+
 struct er_driver_opts {
     char job[ER_NAME_TEXT_MAX], node_id[ER_NAME_TEXT_MAX], host[ER_HOST_TEXT_MAX], prefix[128];
     char address[ER_HOST_TEXT_MAX]; /* what peers connect to */
     int slots;                      /* workers this node runs */
     int preferred_rank;             /* -1: none */
     uint32_t min_nodes, max_nodes;
-    uint32_t restart_max; /* UINT32_MAX: no limit */
+    uint32_t role; /* of this node: any number that stands for its name; nodes of a role share it */
+    struct er_role_bounds
+        roles[ER_ROLES_MAX]; /* the same on all nodes; min and max of each add up */
+    uint32_t roles_n;        /* 0: roles have no bounds of their own */
+    uint32_t restart_max;    /* UINT32_MAX: no limit */
     uint64_t restart_window_us, backoff_initial_us, backoff_max_us, join_timeout_us, last_call_us,
         exit_timeout_us, lease_ttl_us, death_grace_us, replacement_wait_us, stop_grace_us;
     uint64_t first_generation; /* numbers start above it (newest generation found in the checkpoint

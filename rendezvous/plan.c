@@ -162,3 +162,52 @@ size_t er_plan_make(struct er_plan_node *nodes, size_t n, size_t max, uint32_t *
     *ret_world = (uint32_t)first;
     return members;
 }
+
+size_t er_plan_cap(struct er_plan_node *nodes, size_t n, const struct er_plan_role *roles,
+                   size_t roles_n)
+{
+    size_t left = n;
+
+    sort(nodes, n, by_claim);
+    for (size_t i = 0; i < n; i++)
+        nodes[i].rank = nodes[i].first_rank = -1;
+    for (size_t r = 0; r < roles_n; r++) {
+        uint32_t taken = 0;
+
+        for (size_t i = 0; i < n && taken < roles[r].max; i++) {
+            if (nodes[i].role != roles[r].id)
+                continue;
+            nodes[i].rank = 0; /* kept; er_plan_make() sets it anew */
+            taken++;
+        }
+    }
+    for (size_t i = 0; i < left;) {
+        if (nodes[i].rank == 0)
+            i++;
+        else
+            swap(&nodes[i], &nodes[--left]);
+    }
+    return left;
+}
+
+void er_plan_roles(struct er_plan_node *nodes, size_t members)
+{
+    for (size_t i = 0; i < members; i++)
+        nodes[i].role_size = 0;
+    for (size_t i = 0; i < members; i++) {
+        int total = 0;
+
+        if (nodes[i].role_size) /* with an earlier one of its role */
+            continue;
+        for (size_t k = i; k < members; k++) {
+            if (nodes[k].role != nodes[i].role)
+                continue;
+            nodes[k].role_first = total;
+            total += nodes[k].slots;
+        }
+        for (size_t k = i; k < members; k++) {
+            if (nodes[k].role == nodes[i].role)
+                nodes[k].role_size = total;
+        }
+    }
+}

@@ -34,7 +34,7 @@ static bool gather(struct er_rdzv *c, size_t *ret_n)
         if (!er_view_leaving(n) && !n->aside)
             rdzv_candidate(c, i, ret_n);
     }
-    return all && *ret_n >= c->view.world.min_nodes;
+    return all && *ret_n >= c->view.world.min_nodes && rdzv_roles_met(c, *ret_n);
 }
 
 static void write_next(struct er_rdzv *c, struct er_job_record *w)

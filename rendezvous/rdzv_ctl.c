@@ -112,7 +112,8 @@ static void act_scale(struct er_rdzv *c, const struct er_view_ctl *r)
 {
     struct er_job_record w = c->view.world;
 
-    if (r->ctl.min_nodes == 0 || r->ctl.min_nodes > r->ctl.max_nodes ||
+    /* Roles have their own numbers. */
+    if (c->opts.roles_n || r->ctl.min_nodes == 0 || r->ctl.min_nodes > r->ctl.max_nodes ||
         r->ctl.max_nodes > ER_NODES_MAX) {
         rdzv_send_ctl(c, r, NULL, NULL);
         return;

@@ -23,12 +23,22 @@ static bool settled(struct er_rdzv *c, const struct rdzv_survey *s)
 /* Nodes that were set aside count while the others are too few. */
 static uint32_t usable(const struct er_rdzv *c, const struct rdzv_survey *s)
 {
+    uint32_t n;
+
+    if (c->opts.roles_n) {
+        if (!rdzv_count_roles(c, false, &n))
+            (void)rdzv_count_roles(c, true, &n);
+        return n;
+    }
     return s->ready >= c->view.world.min_nodes ? s->ready : s->ready + s->aside_ready;
 }
 
 static bool enough(struct er_rdzv *c, const struct rdzv_survey *s)
 {
-    if (usable(c, s) >= c->view.world.min_nodes) {
+    uint32_t n;
+
+    if (usable(c, s) >= c->view.world.min_nodes &&
+        (!c->opts.roles_n || rdzv_count_roles(c, true, &n))) {
         if (!c->min_met_us)
             c->min_met_us = c->now_us;
         return true;
@@ -87,6 +97,7 @@ void rdzv_candidate(struct er_rdzv *c, size_t node, size_t *n)
         .old_rank = er_view_alive_member(&c->view, v) ? er_view_member_rank(&c->view, v, NULL) : -1,
         .preferred = v->member.preferred_rank,
         .slots = v->member.slots,
+        .role = v->member.role,
         .tag = node,
     };
 }
@@ -95,7 +106,9 @@ void rdzv_plan(struct er_rdzv *c, size_t n, uint64_t generation, uint32_t max)
 {
     struct er_view *v = &c->view;
     const struct er_view_node *first;
-    size_t members = er_plan_make(c->scratch, n, max, &c->plan.world_size);
+    size_t members = er_plan_make(c->scratch, rdzv_cap_roles(c, n), max, &c->plan.world_size);
+
+    er_plan_roles(c->scratch, members);
 
     c->plan.generation = generation;
     c->plan.nonce = rdzv_random(c);
@@ -109,6 +122,8 @@ void rdzv_plan(struct er_rdzv *c, size_t n, uint64_t generation, uint32_t max)
         node->plan_incarnation = node->member.incarnation;
         node->plan_rank = c->scratch[i].rank;
         node->plan_first = c->scratch[i].first_rank;
+        node->plan_role_first = c->scratch[i].role_first;
+        node->plan_role_size = c->scratch[i].role_size;
         node->plan_sent = false;
     }
     first = &v->nodes[c->scratch[0].tag];
@@ -148,6 +163,7 @@ void rdzv_form(struct er_rdzv *c)
 {
     struct rdzv_judgement j;
     struct rdzv_survey s;
+    uint32_t n;
 
     rdzv_survey(&c->view, &s);
     if (!settled(c, &s))
@@ -169,7 +185,9 @@ void rdzv_form(struct er_rdzv *c)
         rdzv_send_world(c, ER_TXN_CLAIM, &w, false, NULL);
         return;
     }
-    make_plan(c, &j, s.ready < c->view.world.min_nodes);
+    make_plan(c, &j,
+              s.ready < c->view.world.min_nodes ||
+                  (c->opts.roles_n && !rdzv_count_roles(c, false, &n)));
     rdzv_set_lead(c, ER_LEAD_ASSIGNING);
     rdzv_send_assign(c);
 }

@@ -105,6 +105,16 @@ void rdzv_common_protocol(const struct er_rdzv *c, struct er_job_record *w);
 void rdzv_change(struct er_rdzv *c, const struct rdzv_survey *s, enum er_reason reason);
 void rdzv_follow_ahead(struct er_rdzv *c, const struct rdzv_survey *s);
 
+/* rdzv_role.c: for jobs whose roles have bounds. */
+/* Ready nodes, as many of each role as it may have; is the minimum of each there? */
+bool rdzv_count_roles(const struct er_rdzv *c, bool with_aside, uint32_t *ret_usable);
+/* Of n candidates in `scratch` those that their role has room for come first; their number. */
+size_t rdzv_cap_roles(struct er_rdzv *c, size_t n);
+/* Have n candidates the minimum of each role? */
+bool rdzv_roles_met(const struct er_rdzv *c, size_t n);
+/* Would a newcomer be taken? True where roles have no bounds. */
+bool rdzv_room_for_newcomer(const struct er_rdzv *c);
+
 /* rdzv_ctl.c */
 bool rdzv_struck(const struct er_rdzv *c, const struct er_view_node *n,
                  const struct rdzv_judgement *j);

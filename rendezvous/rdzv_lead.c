@@ -292,7 +292,8 @@ static void watch_generation(struct er_rdzv *c)
         wait_for_rest(c);
     else if (too_many(c, &s))
         rdzv_change(c, &s, s.aside_members ? ER_REASON_DRAINED : ER_REASON_SCALED);
-    else if (s.newcomers && !s.absent && s.members < c->view.world.max_nodes)
+    else if (s.newcomers && !s.absent && s.members < c->view.world.max_nodes &&
+             rdzv_room_for_newcomer(c))
         consider_growing(c, &s);
 }
 

@@ -235,6 +235,8 @@ static void prepare_workers(struct er_rdzv *c)
     s->node_rank = c->assign.group_rank;
     s->nnodes = (int)w->next_nnodes;
     s->first_rank = c->assign.first_rank;
+    s->role_first = c->assign.role_first;
+    s->role_size = c->assign.role_size;
     s->local_size = c->opts.slots;
     s->world_size = (int)w->next_size;
     s->restarts = w->restarts;
@@ -260,6 +262,8 @@ static void start_workers(struct er_rdzv *c)
     s->node_rank = now ? c->assign.group_rank : c->assign.prev_rank;
     s->nnodes = (int)w->nnodes;
     s->first_rank = now ? c->assign.first_rank : c->assign.prev_first;
+    s->role_first = now ? c->assign.role_first : c->assign.prev_role_first;
+    s->role_size = now ? c->assign.role_size : c->assign.prev_role_size;
     s->local_size = c->opts.slots;
     s->world_size = (int)w->world_size;
     memcpy(s->master_addr, w->master_addr, sizeof(s->master_addr));

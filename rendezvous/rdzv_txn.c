@@ -116,6 +116,7 @@ static void own_member(const struct er_rdzv *c, struct er_member *m)
     m->protocol = ER_PROTOCOL;
     m->planned = c->planned;
     m->prepared = c->prepared;
+    m->role = c->opts.role;
 }
 
 static void put_member(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_bytes key)

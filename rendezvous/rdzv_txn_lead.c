@@ -95,6 +95,8 @@ static void put_assign(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_view
                           .incarnation = n->plan_incarnation,
                           .group_rank = n->plan_rank,
                           .first_rank = n->plan_first,
+                          .role_first = n->plan_role_first,
+                          .role_size = n->plan_role_size,
                           .drain = n->assign.drain,
                           .strikes = n->assign.strikes,
                           .strike_generation = n->assign.strike_generation,
@@ -109,6 +111,8 @@ static void put_assign(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_view
         a.prev_nonce = part.nonce;
         a.prev_rank = part.rank;
         a.prev_first = part.first_rank;
+        a.prev_role_first = part.role_first;
+        a.prev_role_size = part.role_size;
     }
     n->assign = a;
     n->has_assign = true;

@@ -246,10 +246,11 @@ bool er_view_part(const struct er_view *v, const struct er_view_node *n, struct 
     if (g == 0 || !n->has_assign)
         return false;
     if (a->generation == g)
-        *ret = (struct er_view_part){a->group_rank, a->first_rank, a->nonce, a->incarnation};
+        *ret = (struct er_view_part){a->group_rank, a->first_rank, a->role_first,
+                                     a->role_size,  a->nonce,      a->incarnation};
     else if (a->prev_generation == g)
-        *ret =
-            (struct er_view_part){a->prev_rank, a->prev_first, a->prev_nonce, a->prev_incarnation};
+        *ret = (struct er_view_part){a->prev_rank,      a->prev_first, a->prev_role_first,
+                                     a->prev_role_size, a->prev_nonce, a->prev_incarnation};
     return a->generation == g || a->prev_generation == g;
 }
 

@@ -31,7 +31,7 @@ struct er_view_node {
     bool result_ok;
     uint64_t joined_us;                         /* present: since when this view knows */
     uint64_t plan_generation, plan_incarnation; /* the leader's: in the plan of that number */
-    int plan_rank, plan_first;
+    int plan_rank, plan_first, plan_role_first, plan_role_size;
     bool plan_sent;
     bool no_aside; /* the leader's: setting it aside failed, in this formation */
 };
@@ -67,7 +67,7 @@ struct er_view_node *er_view_find(const struct er_view *v, const char *id);
 
 /* A node's part in the last sealed generation. */
 struct er_view_part {
-    int rank, first_rank;
+    int rank, first_rank, role_first, role_size;
     uint64_t nonce, incarnation;
 };
 /* False: it was no member. */

@@ -16,7 +16,7 @@ BASE = ["buf", "cleanup", "clock", "error", "fd", "field", "hash", "parse", "par
 TARGETS = [
     ("lines", ["agent/linesplit.c"], []),
     ("options", ["agent/options.c"], ["agent/keys.c"]),
-    ("spec", ["agent/spec.c", "agent/subst.c", "agent/value.c", "agent/value_list.c", "agent/value_parse.c", "agent/value_ranks.c"],
+    ("spec", ["agent/spec.c", "agent/subst.c", "agent/value.c", "agent/value_list.c", "agent/value_parse.c", "agent/value_ranks.c", "agent/value_roles.c"],
      ["agent/keys.c", "agent/env.c", "agent/yaml_text.c"]),
 ]
 CC = shlex.split(os.environ.get("CC", "gcc"))

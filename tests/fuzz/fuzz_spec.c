@@ -104,8 +104,7 @@ static void see_value(const struct er_key_info *key, const struct er_yaml_node *
     }
     see_parts(key, &value);
     text = format(key, &value);
-    if (key->type != ER_KEY_ROLES)
-        see_again(key, text);
+    see_again(key, text);
     free(text);
     er_value_free(key, &value);
 }

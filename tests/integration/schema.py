@@ -44,6 +44,13 @@ command: x
 checkpoint: {dir: /tmp/ck, every_steps: 5, every: none, keep_last: 1, on_failure: {max: none}}
 ---
 command: x
+role: b
+roles: {a: {}, b: {nnodes: 1, nproc_per_node: 2, command: [y, "z"], env: {A: null}}}
+nnodes: 1
+name: n
+rendezvous: {endpoints: "h:1"}
+---
+command: x
 stdin: none
 virtual_local_rank: true
 rendezvous: {lease_ttl: auto, join_timeout: none}
@@ -135,6 +142,12 @@ checkpoint: {keep_last: none}
 ---
 command: x
 hang: {action: panic}
+---
+command: x
+roles: {default: {nodes: 1}}
+---
+command: x
+roles: [default]
 """
 
 

@@ -168,8 +168,6 @@ static const struct {
 } NOT_YET[] = {
     {"hang:\n  floor: 2m\n", "job.yaml:3:3: hang.floor: not available in this release (only its "
                              "default, 1m, is)"},
-    {"roles: {a: {nnodes: 1}}\n",
-     "job.yaml:2:1: roles: not available in this release (only its default, {}, is)"},
     {"health: {builtin: [peers]}\n",
      "job.yaml:2:10: health.builtin: the check 'peers' is not available in this release"},
     {"http: {listen: '127.0.0.1:9400'}\n",
