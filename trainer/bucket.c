@@ -61,36 +61,117 @@ int er_bucket_check(const struct er_span *spans, size_t n, size_t element, struc
     return 0;
 }
 
-/* The bucket grows downwards: `span` must end where it begins. */
-static bool fits(const struct er_bucket *bucket, const struct er_span *span, size_t element,
-                 size_t bytes)
+/* Members [first, end) in order of memory. They come in nearly sorted: each has a short way. */
+static void sort_members(const struct er_bucket_plan *plan, size_t first, size_t end)
 {
-    return end_of(span, element) == (uintptr_t)bucket->ptr &&
-           (bucket->count + span->count) * element <= bytes;
+    uint32_t *members = plan->members;
+
+    for (size_t i = first + 1; i < end; i++) {
+        uint32_t one = members[i];
+        size_t at = i;
+
+        for (; at > first && plan->spans[members[at - 1]].ptr > plan->spans[one].ptr; at--)
+            members[at] = members[at - 1];
+        members[at] = one;
+    }
 }
 
-void er_bucket_plan_make(struct er_bucket_plan *plan, size_t first_bytes, size_t bucket_bytes)
+static bool adjacent(const struct er_bucket_plan *plan, size_t member)
+{
+    const struct er_span *low = &plan->spans[plan->members[member]];
+    const struct er_span *high = &plan->spans[plan->members[member + 1]];
+
+    return end_of(low, plan->element) == (uintptr_t)high->ptr;
+}
+
+/* Among the buckets from `first` on, by their last span. */
+static void insert_bucket(struct er_bucket_plan *plan, size_t first, const struct er_bucket *bucket)
+{
+    size_t at = plan->buckets_n++;
+
+    for (; at > first && plan->buckets[at - 1].last > bucket->last; at--)
+        plan->buckets[at] = plan->buckets[at - 1];
+    plan->buckets[at] = *bucket;
+}
+
+/* Members [first, end), one piece of memory. bucket_of[] still holds places in the order. */
+static struct er_bucket bucket_of_piece(const struct er_bucket_plan *plan, size_t first, size_t end)
+{
+    struct er_bucket bucket = {
+        .ptr = plan->spans[plan->members[first]].ptr, .first = first, .spans_n = end - first};
+
+    for (size_t i = first; i < end; i++) {
+        size_t place = plan->bucket_of[plan->members[i]];
+
+        bucket.count += plan->spans[plan->members[i]].count;
+        bucket.last = place > bucket.last ? place : bucket.last;
+    }
+    return bucket;
+}
+
+static uint32_t span_at(const struct er_bucket_plan *plan, const uint32_t *order, size_t place)
+{
+    return order ? order[place] : (uint32_t)(plan->spans_n - 1 - place);
+}
+
+/* The spans at places [first, end) of the order become buckets. */
+static void plan_group(struct er_bucket_plan *plan, const uint32_t *order, size_t first, size_t end)
+{
+    size_t buckets_first = plan->buckets_n;
+
+    for (size_t place = first; place < end; place++) {
+        uint32_t span = span_at(plan, order, place);
+
+        plan->members[end - 1 - (place - first)] = span; /* backwards: nearly sorted */
+        plan->bucket_of[span] = (uint32_t)place;
+    }
+    sort_members(plan, first, end);
+    for (size_t high = end, low; high > first; high = low) {
+        struct er_bucket bucket;
+
+        for (low = high - 1; low > first && adjacent(plan, low - 1);)
+            low--;
+        bucket = bucket_of_piece(plan, low, high);
+        insert_bucket(plan, buckets_first, &bucket);
+    }
+    for (size_t b = buckets_first; b < plan->buckets_n; b++) {
+        for (size_t i = 0; i < plan->buckets[b].spans_n; i++)
+            plan->bucket_of[plan->members[plan->buckets[b].first + i]] = (uint32_t)b;
+    }
+}
+
+void er_bucket_plan_make(struct er_bucket_plan *plan, const uint32_t *order, size_t first_bytes,
+                         size_t bucket_bytes)
 {
     size_t limit = first_bytes ? first_bytes : ER_BUCKET_FIRST_BYTES;
-    struct er_bucket *bucket = NULL;
 
     plan->buckets_n = 0;
-    for (size_t i = plan->spans_n; i-- > 0;) {
-        const struct er_span *span = &plan->spans[i];
+    for (size_t first = 0, end; first < plan->spans_n; first = end) {
+        size_t bytes = plan->spans[span_at(plan, order, first)].count * plan->element;
 
-        if (!bucket || !fits(bucket, span, plan->element, limit)) {
-            if (bucket)
-                limit = bucket_bytes ? bucket_bytes : ER_BUCKET_BYTES;
-            bucket = &plan->buckets[plan->buckets_n++];
-            *bucket = (struct er_bucket){0};
+        for (end = first + 1; end < plan->spans_n; end++) {
+            bytes += plan->spans[span_at(plan, order, end)].count * plan->element;
+            if (bytes > limit)
+                break;
         }
-        bucket->ptr = span->ptr;
-        bucket->count += span->count;
-        bucket->first = i;
-        bucket->spans_n++;
-        plan->bucket_of[i] = (uint32_t)(plan->buckets_n - 1);
+        plan_group(plan, order, first, end);
+        limit = bucket_bytes ? bucket_bytes : ER_BUCKET_BYTES;
     }
+    for (size_t b = 1; b < plan->buckets_n; b++)
+        plan->buckets[b].before = plan->buckets[b - 1].before + plan->buckets[b - 1].count;
     er_bucket_reset(plan);
+}
+
+bool er_bucket_order_valid(const uint32_t *order, size_t n, bool *seen)
+{
+    for (size_t i = 0; i < n; i++)
+        seen[i] = false;
+    for (size_t i = 0; i < n; i++) {
+        if (order[i] >= n || seen[order[i]])
+            return false;
+        seen[order[i]] = true;
+    }
+    return true;
 }
 
 void er_bucket_reset(struct er_bucket_plan *plan)
@@ -150,7 +231,7 @@ size_t er_bucket_layout(const struct er_bucket_plan *plan, char *text, size_t ca
         if (b > 0)
             put(&out, "|", 1);
         for (size_t i = 0; i < bucket->spans_n; i++) {
-            const char *name = plan->spans[bucket->first + i].name;
+            const char *name = plan->spans[plan->members[bucket->first + i]].name;
 
             if (i > 0)
                 put(&out, "+", 1);

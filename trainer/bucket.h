@@ -5,10 +5,11 @@
  *   spans in forward order    w0 b0 w1 b1 w2 b2
  *   buckets in departure order   |b2 w2| |b1 w1 b0| |w0|
  *
- * Buckets are filled in reverse order of use, because backward finishes the last layer first. A
- * bucket is one contiguous piece of memory (a view, nothing is copied); a span that does not follow
- * its neighbour in memory, or would overfill the bucket, opens the next one. A span larger than a
- * bucket travels alone.
+ * Spans are taken in the order in which they become final: at first the reverse of their use,
+ * because backward finishes the last layer first; later as it was seen. As many as a bucket may
+ * hold are a group. A bucket is one contiguous piece of memory (a view, nothing is copied), so a
+ * group is one bucket, or as many as it has pieces, ordered by their last span. A span larger than
+ * a bucket travels alone.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -22,7 +23,9 @@
 struct er_bucket {
     float *ptr; /* the caller's gradients */
     size_t count;
-    size_t first, spans_n; /* spans [first, first + spans_n) in forward order */
+    size_t first, spans_n; /* members [first, first + spans_n), in order of memory */
+    size_t last;           /* place of its last span in the order of becoming final */
+    size_t before;         /* elements in the buckets before it */
     size_t waiting;        /* spans not final yet in this step */
 };
 
@@ -32,6 +35,7 @@ struct er_bucket_plan {
     size_t element;            /* bytes of one */
     struct er_bucket *buckets; /* the caller's, room for spans_n; in order of departure */
     size_t buckets_n;
+    uint32_t *members;   /* the caller's, spans_n: spans, bucket by bucket */
     uint32_t *bucket_of; /* the caller's, spans_n: span -> bucket */
     bool *final;         /* the caller's, spans_n: marked in this step */
 };
@@ -40,8 +44,12 @@ struct er_bucket_plan {
  * used twice, memory that overlaps or is not aligned, too many spans. `element`: bytes of one. */
 int er_bucket_check(const struct er_span *spans, size_t n, size_t element, struct er_error *err);
 
-/* Fills buckets and bucket_of from spans; 0 bytes stand for the defaults. Ends with a reset. */
-void er_bucket_plan_make(struct er_bucket_plan *plan, size_t first_bytes, size_t bucket_bytes);
+/* Fills buckets, members and bucket_of from spans; 0 bytes stand for the defaults. `order`: spans_n
+ * spans in the order in which they become final; NULL: the last one first. Ends with a reset. */
+void er_bucket_plan_make(struct er_bucket_plan *plan, const uint32_t *order, size_t first_bytes,
+                         size_t bucket_bytes);
+/* Each of the n spans once? `seen`: n, overwritten. */
+bool er_bucket_order_valid(const uint32_t *order, size_t n, bool *seen);
 
 /* Nothing is final: the next step. */
 void er_bucket_reset(struct er_bucket_plan *plan);
@@ -53,6 +61,6 @@ int er_bucket_mark(struct er_bucket_plan *plan, size_t span);
 void er_bucket_mark_rest(struct er_bucket_plan *plan);
 bool er_bucket_full(const struct er_bucket_plan *plan, size_t bucket);
 
-/* "name+name|name": buckets in order of departure, spans in forward order. Returns the length
- * without the NUL; writes at most `cap` bytes with it. */
+/* "name+name|name": buckets in order of departure, spans in order of memory. Returns the length
+ * without the NUL, the same for every plan of these spans; writes at most `cap` bytes with it. */
 size_t er_bucket_layout(const struct er_bucket_plan *plan, char *text, size_t cap);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -15,18 +16,29 @@
 /* Our operations in flight: well below the communicator's ring, whose handles are reused. A bucket
  * that is full while so many are under way leaves as soon as one is done. */
 #define FLIGHT_MAX (ER_COMM_OPS_MAX / 2)
+/* So many steps may show no order (rank 0 has no samples in them) before it is given up. */
+#define ORDER_STEPS_MAX 4
 
 struct er_ddp {
     struct er_comm *comm; /* borrowed */
     struct er_bucket_plan plan;
+    size_t first_bucket_bytes, bucket_bytes;
     char *layout;
     uint64_t order_hash;
     enum er_dtype dtype;
     bool accumulate, count_nonfinite, norm2;
+    struct er_ddp_hook hook; /* of NULLs: none */
+
+    /* The order in which gradients came: order[0] of them, then the rest as planned. What rank 0
+     * sends; spans_n + 1. */
+    uint32_t *order;
+    unsigned order_steps; /* that may still show it; 0: buckets stay as they are */
 
     /* This step. Buckets [0, done) are reduced, [done, begun) are under way. */
     size_t begun, done;
+    bool packed; /* the next bucket has been through the hook, and waits for room */
     struct er_op *flight[FLIGHT_MAX]; /* of bucket b at b % FLIGHT_MAX */
+    struct er_ddp_wire wire[FLIGHT_MAX];
     uint64_t nonfinite;
     uint64_t first_us, last_us;
     struct er_error misuse;  /* of this step: told to everyone by the vote */
@@ -34,29 +46,37 @@ struct er_ddp {
     struct er_ddp_times times;
 };
 
-static int allocate_plan(struct er_bucket_plan *plan, size_t n, struct er_error *err)
+static int allocate(struct er_ddp *ddp, const struct er_span *from, size_t n, struct er_error *err)
 {
+    struct er_bucket_plan *plan = &ddp->plan;
     struct er_span *spans = calloc(n + 1, sizeof(*spans)); /* + 1: n may be 0 */
+    size_t layout_bytes = 1;
 
     plan->spans = spans;
     plan->spans_n = n;
     plan->buckets = calloc(n + 1, sizeof(*plan->buckets));
+    plan->members = calloc(n + 1, sizeof(*plan->members));
     plan->bucket_of = calloc(n + 1, sizeof(*plan->bucket_of));
     plan->final = calloc(n + 1, sizeof(*plan->final));
-    if (!spans || !plan->buckets || !plan->bucket_of || !plan->final)
+    ddp->order = calloc(n + 1, sizeof(*ddp->order));
+    if (!spans || !plan->buckets || !plan->members || !plan->bucket_of || !plan->final ||
+        !ddp->order)
         return er_error_set(err, -ENOMEM, "plan of %zu gradients", n);
-    return 0;
+    for (size_t i = 0; i < n; i++) {
+        spans[i] = from[i];
+        layout_bytes += strlen(from[i].name) + 1;
+    }
+    ddp->layout = calloc(1, layout_bytes);
+    return ddp->layout ? 0 : er_error_set(err, -ENOMEM, "layout of %zu gradients", n);
 }
 
-/* Names, their buckets and the sizes: what must be the same on all ranks. */
-static int describe(struct er_ddp *ddp, struct er_error *err)
+/* Names, their buckets and the sizes: what must be the same on all ranks. The text has the same
+ * length whatever the buckets. */
+static void describe(struct er_ddp *ddp)
 {
     size_t length = er_bucket_layout(&ddp->plan, NULL, 0);
     struct er_digest digest;
 
-    ddp->layout = malloc(length + 1);
-    if (!ddp->layout)
-        return er_error_set(err, -ENOMEM, "layout of %zu buckets", ddp->plan.buckets_n);
     er_bucket_layout(&ddp->plan, ddp->layout, length + 1);
     digest = er_hash(ddp->layout, length);
     for (size_t i = 0; i < ddp->plan.spans_n; i++) {
@@ -65,18 +85,25 @@ static int describe(struct er_ddp *ddp, struct er_error *err)
         digest = er_hash(parts, sizeof(parts));
     }
     ddp->order_hash = digest.lo;
-    return 0;
 }
 
-static int check_dtype(const struct er_ddp_opts *opts, struct er_error *err)
+static void plan_buckets(struct er_ddp *ddp, const uint32_t *order)
+{
+    er_bucket_plan_make(&ddp->plan, order, ddp->first_bucket_bytes, ddp->bucket_bytes);
+    describe(ddp);
+}
+
+static int check_opts(const struct er_ddp_opts *opts, struct er_error *err)
 {
     if (opts->dtype != ER_F32 && opts->dtype != ER_I64)
         return er_error_set(err, ER_E_USAGE, "gradients of type %d: float32 or int64 is expected",
                             (int)opts->dtype);
-    if (opts->dtype != ER_F32 && (opts->count_nonfinite || opts->norm2))
+    if (opts->dtype != ER_F32 && (opts->count_nonfinite || opts->norm2 || opts->hook.pack))
         return er_error_set(err, ER_E_USAGE,
-                            "count_nonfinite and norm2 read float32, the gradients are %s",
+                            "count_nonfinite, norm2 and hook read float32, the gradients are %s",
                             er_dtype_name(opts->dtype));
+    if (!opts->hook.pack != !opts->hook.unpack)
+        return er_error_set(err, ER_E_USAGE, "hook: pack and unpack, or none of them");
     return 0;
 }
 
@@ -90,7 +117,7 @@ int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct er_span 
     int rc;
 
     opts = opts ? opts : &defaults;
-    rc = check_dtype(opts, err);
+    rc = check_opts(opts, err);
     if (rc == 0)
         rc = er_bucket_check(spans, n, er_dtype_size(opts->dtype), err);
     if (rc < 0)
@@ -103,15 +130,15 @@ int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct er_span 
     ddp->plan.element = er_dtype_size(opts->dtype);
     ddp->count_nonfinite = opts->count_nonfinite;
     ddp->norm2 = opts->norm2;
-    rc = allocate_plan(&ddp->plan, n, err);
+    ddp->hook = opts->hook;
+    ddp->first_bucket_bytes = opts->first_bucket_bytes;
+    ddp->bucket_bytes = opts->bucket_bytes;
+    rc = allocate(ddp, spans, n, err);
     if (rc < 0)
         return rc;
-    for (size_t i = 0; i < n; i++)
-        ((struct er_span *)ddp->plan.spans)[i] = spans[i];
-    er_bucket_plan_make(&ddp->plan, opts->first_bucket_bytes, opts->bucket_bytes);
-    rc = describe(ddp, err);
-    if (rc < 0)
-        return rc;
+    plan_buckets(ddp, NULL);
+    /* One bucket holds everything: there is nothing to arrange. */
+    ddp->order_steps = opts->keep_order || ddp->plan.buckets_n < 2 ? 0 : ORDER_STEPS_MAX;
     *ret = ER_TAKE(ddp);
     return 0;
 }
@@ -123,8 +150,10 @@ void er_ddp_close(struct er_ddp *ddp)
     if (ddp) {
         free((void *)ddp->plan.spans);
         free(ddp->plan.buckets);
+        free(ddp->plan.members);
         free(ddp->plan.bucket_of);
         free(ddp->plan.final);
+        free(ddp->order);
         free(ddp->layout);
         free(ddp);
     }
@@ -140,32 +169,78 @@ static uint64_t count_nonfinite(const struct er_bucket *bucket)
     return n;
 }
 
+static void fail(struct er_ddp *ddp, int rc, size_t bucket, const struct er_error *err)
+{
+    const struct er_bucket_plan *plan = &ddp->plan;
+
+    ddp->failure = *err;
+    er_error_wrap(&ddp->failure, rc, "gradient bucket %zu ('%s'%s)", bucket,
+                  plan->spans[plan->members[plan->buckets[bucket].first]].name,
+                  plan->buckets[bucket].spans_n > 1 ? " ..." : "");
+}
+
+/* As the hook sees it. */
+static struct er_ddp_bucket view_of(const struct er_ddp *ddp, size_t bucket)
+{
+    const struct er_bucket *b = &ddp->plan.buckets[bucket];
+
+    return (struct er_ddp_bucket){.grads = b->ptr, .count = b->count, .first = b->before};
+}
+
+/* What of the next bucket goes on the wire; once, however often it must wait for room. */
+static int pack_next(struct er_ddp *ddp, struct er_error *err)
+{
+    const struct er_bucket *bucket = &ddp->plan.buckets[ddp->begun];
+    struct er_ddp_wire *wire = &ddp->wire[ddp->begun % FLIGHT_MAX];
+    int rc = 0;
+
+    if (ddp->packed)
+        return 0;
+    if (ddp->count_nonfinite) /* before it is a sum */
+        ddp->nonfinite += count_nonfinite(bucket);
+    *wire = (struct er_ddp_wire){bucket->ptr, bucket->count, ddp->dtype};
+    if (ddp->hook.pack) {
+        const struct er_ddp_bucket view = view_of(ddp, ddp->begun);
+
+        rc = ddp->hook.pack(ddp->hook.user, &view, wire, err);
+    }
+    ddp->packed = rc == 0;
+    return rc;
+}
+
 /* The next bucket leaves. -EAGAIN: not now, the communicator's ring is full. */
 static int begin_next(struct er_ddp *ddp)
 {
-    const struct er_bucket *bucket = &ddp->plan.buckets[ddp->begun];
+    const struct er_ddp_wire *wire = &ddp->wire[ddp->begun % FLIGHT_MAX];
     struct er_error err = ER_ERROR_INIT;
-    uint64_t bad = ddp->count_nonfinite ? count_nonfinite(bucket) : 0; /* before it is a sum */
-    int rc = er_all_reduce(ddp->comm, bucket->ptr, bucket->count, ddp->dtype, ER_SUM,
-                           &ddp->flight[ddp->begun % FLIGHT_MAX], &err);
+    int rc = pack_next(ddp, &err);
 
+    if (rc < 0) {
+        fail(ddp, rc, ddp->begun, &err);
+        return rc;
+    }
+    rc = er_all_reduce(ddp->comm, wire->ptr, wire->count, wire->dtype, ER_SUM,
+                       &ddp->flight[ddp->begun % FLIGHT_MAX], &err);
     if (rc == 0) {
         if (ddp->begun == 0)
             ddp->first_us = er_now_us();
         ddp->begun++;
-        ddp->nonfinite += bad;
+        ddp->packed = false;
     } else if (rc != -EAGAIN) {
-        ddp->failure = err;
-        er_error_wrap(&ddp->failure, rc, "gradient bucket %zu", ddp->begun);
+        fail(ddp, rc, ddp->begun, &err);
     }
     return rc;
 }
 
-static void note_done(struct er_ddp *ddp, int rc, const struct er_error *err)
+static void note_done(struct er_ddp *ddp, int rc, struct er_error *err)
 {
+    if (rc == 0 && ddp->hook.unpack) {
+        const struct er_ddp_bucket view = view_of(ddp, ddp->done);
+
+        rc = ddp->hook.unpack(ddp->hook.user, &view, &ddp->wire[ddp->done % FLIGHT_MAX], err);
+    }
     if (rc < 0) {
-        ddp->failure = *err;
-        er_error_wrap(&ddp->failure, rc, "gradient bucket %zu", ddp->done);
+        fail(ddp, rc, ddp->done, err);
         return;
     }
     ddp->done++;
@@ -217,6 +292,8 @@ void er_ddp_ready(struct er_ddp *ddp, size_t span)
     if (er_bucket_mark(&ddp->plan, span) == ER_BUCKET_TWICE)
         er_error_set(&ddp->misuse, ER_E_USAGE, "gradient '%s' marked ready twice in one step",
                      ddp->plan.spans[span].name);
+    else if (ddp->order_steps > 0)
+        ddp->order[1 + ddp->order[0]++] = (uint32_t)span;
     depart(ddp);
 }
 
@@ -247,36 +324,99 @@ static void start_over(struct er_ddp *ddp)
 {
     er_bucket_reset(&ddp->plan);
     ddp->begun = ddp->done = 0;
+    ddp->packed = false;
     ddp->nonfinite = 0;
+    ddp->order[0] = 0;
     ddp->misuse.code = 0;
 }
 
-/* This rank's part of the squared norm: of each bucket, the rank's share of its elements. */
+/* This rank's part of the squared norm: of each gradient, the rank's share of its elements. Not of
+ * each bucket: a run that resumes has the first step's buckets again, and must get the same bits.
+ */
 static double norm2_part(const struct er_ddp *ddp)
 {
     size_t rank = (size_t)er_comm_rank(ddp->comm), size = (size_t)er_comm_size(ddp->comm);
     double sum = 0;
 
-    for (size_t b = 0; b < ddp->plan.buckets_n; b++) {
-        const struct er_bucket *bucket = &ddp->plan.buckets[b];
-        size_t share = bucket->count / size, rest = bucket->count % size;
+    for (size_t i = 0; i < ddp->plan.spans_n; i++) {
+        const struct er_span *span = &ddp->plan.spans[i];
+        size_t share = span->count / size, rest = span->count % size;
         size_t first = share * rank + (rank < rest ? rank : rest);
 
-        sum += er_optim_norm2(bucket->ptr + first, share + (rank < rest));
+        sum += er_optim_norm2(span->ptr + first, share + (rank < rest));
     }
     return sum;
+}
+
+/* Gradients that did not come: behind the others, as they would have left. */
+static void complete_order(struct er_ddp *ddp)
+{
+    struct er_bucket_plan *plan = &ddp->plan;
+    uint32_t *order = ddp->order + 1;
+    size_t n = ddp->order[0];
+
+    for (size_t i = 0; i < plan->spans_n; i++)
+        plan->final[i] = false;
+    for (size_t i = 0; i < n; i++)
+        plan->final[order[i]] = true;
+    for (size_t b = 0; b < plan->buckets_n; b++) {
+        const struct er_bucket *bucket = &plan->buckets[b];
+
+        for (size_t i = bucket->first + bucket->spans_n; i-- > bucket->first;) {
+            if (!plan->final[plan->members[i]])
+                order[n++] = plan->members[i];
+        }
+    }
+}
+
+/* Rank 0's order for everyone. Before the vote, so that a step whose vote is held is complete. */
+static int share_order(struct er_ddp *ddp, struct er_error *err)
+{
+    size_t n = ddp->plan.spans_n;
+    struct er_op *op;
+    int rc;
+
+    if (ddp->order_steps == 0)
+        return 0;
+    complete_order(ddp);
+    rc = er_broadcast(ddp->comm, ddp->order, n + 1, ER_I32, 0, &op, err);
+    if (rc == 0)
+        rc = er_op_wait(op, UINT64_MAX, err);
+    if (rc == 0 &&
+        (ddp->order[0] > n || !er_bucket_order_valid(ddp->order + 1, n, ddp->plan.final)))
+        rc = er_error_set(err, ER_E_PROTOCOL, "rank 0 sent no order of %zu gradients", n);
+    if (rc < 0) {
+        er_error_wrap(err, rc, "order of gradients");
+        ddp->failure = *err;
+    }
+    return rc;
+}
+
+/* The step is good everywhere. A step in which rank 0 marked nothing shows no order. */
+static void take_order(struct er_ddp *ddp, uint32_t marked)
+{
+    if (ddp->order_steps == 0)
+        return;
+    ddp->order_steps = marked > 0 ? 0 : ddp->order_steps - 1;
+    if (marked > 0)
+        plan_buckets(ddp, ddp->order + 1);
 }
 
 static int hold_vote(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err)
 {
     struct er_error misuse = ddp->misuse;
+    uint32_t marked = ddp->order[0];
+    int rc;
 
     vote->order_hash = ddp->order_hash;
     vote->nonfinite += ddp->nonfinite;
     if (ddp->norm2)
         vote->norm2 += norm2_part(ddp);
     start_over(ddp);
-    return er_vote_hold(ddp->comm, vote, &misuse, err);
+    rc = er_vote_hold(ddp->comm, vote, &misuse, err);
+    if (rc == 0)
+        take_order(ddp, marked);
+    return rc;
 }
 
 int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err)
@@ -293,6 +433,9 @@ int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err
         times.comm_us = ddp->last_us - ddp->first_us;
         times.exposed_us = complete_us - entered_us;
     }
+    rc = share_order(ddp, err);
+    if (rc < 0)
+        return rc;
     rc = hold_vote(ddp, vote, err);
     times.vote_us = er_now_us() - complete_us;
     ddp->times = times;

@@ -9,6 +9,10 @@
  * Gradients stay where they are; buckets are contiguous pieces of the same memory (views). On the
  * wire are sums, never averages. Source: S. Li et al., "PyTorch Distributed", VLDB 2020,
  * section 3.2.
+ *
+ * Buckets are made for gradients that come in the reverse order of use. The first step shows in
+ * which order they really come; rank 0's is sent to all at its end, and from the second step on
+ * buckets are made for that. Results do not change: sums are made in rank order in any bucket.
  */
 #include <stdbool.h>
 
@@ -26,15 +30,45 @@ struct er_span {
     size_t count;
 };
 
+/* A bucket as a hook sees it. */
+struct er_ddp_bucket {
+    float *grads;
+    size_t count;
+    size_t first; /* elements in the buckets before it: a place of its own in the hook's memory */
+};
+/* What is reduced for it. */
+struct er_ddp_wire {
+    void *ptr;
+    size_t count;
+    enum er_dtype dtype;
+};
+
+/*
+ * Another form for gradients on the wire. Sums over ranks are made of what `pack` gives; `unpack`
+ * turns them into gradients in place, where they stay until apply. Each is called once per bucket
+ * and step, by the thread that calls the reducer; on all ranks `pack` gives the same count and
+ * type. A failure ends this rank's part in the generation. trainer/compress.h is one.
+ */
+struct er_ddp_hook {
+    void *user;
+    /* `*wire` is the gradients themselves at first; the hook's memory until unpack. */
+    int (*pack)(void *user, const struct er_ddp_bucket *bucket, struct er_ddp_wire *wire,
+                struct er_error *err);
+    int (*unpack)(void *user, const struct er_ddp_bucket *bucket, const struct er_ddp_wire *wire,
+                  struct er_error *err);
+};
+
 struct er_ddp_opts {
     size_t first_bucket_bytes; /* 0: 1 MiB: the first gradients leave early */
     size_t bucket_bytes;       /* 0: 25 MiB */
     bool count_nonfinite; /* adds this rank's non-finite gradient elements to the vote: one more
                              pass over the gradients */
-    enum er_dtype dtype;  /* ER_F32, or ER_I64 (exact mode: er_exact_spans()), with which the next
-                             and the one above are refused */
+    enum er_dtype dtype;  /* ER_F32, or ER_I64 (exact mode: er_exact_spans()), with which norm2,
+                             hook and the one above are refused */
     bool norm2; /* adds the squared norm of the reduced gradients to the vote: each rank takes its
-                   part of every bucket, so the pass is divided and all ranks agree on the sum */
+                   part of every gradient, so the pass is divided and all ranks agree on the sum */
+    bool keep_order;         /* no new buckets after the first step */
+    struct er_ddp_hook hook; /* both functions, or none; float32 only */
 };
 
 struct er_ddp; /* opaque */
@@ -69,8 +103,9 @@ ER_API int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_err
 ER_API int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, size_t n,
                              struct er_error *err);
 
-/* Layout as canonical text "name+name|name|..." (buckets in order of departure); owned by the
- * reducer. Part of saved state. */
+/* Layout as canonical text "name+name|name|..." (buckets in order of departure, gradients of one in
+ * order of memory); owned by the reducer. Changes with the buckets, in the er_ddp_finish() of the
+ * first step. A checkpoint names the one in force; it can be loaded with any. */
 ER_API const char *er_ddp_layout(const struct er_ddp *ddp);
 
 struct er_ddp_times {

@@ -1,10 +1,14 @@
 /* The reducer with real ranks, call by call: reduction during backward, agreement on state. */
 #include "trainer/ddp.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "base/cleanup.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/tap.h"
 #include "tests/lib/wait.h"
+#include "trainer/compress.h"
 
 #define RANKS_MAX 4
 
@@ -64,6 +68,127 @@ static void the_first_bucket_is_reduced_during_backward(void)
     }
 }
 
+enum { LAYERS = 4, EACH = 256, STEPS_N = 3 };
+
+/* What a rank did: the layouts of steps 1 and 2, and the last sums. */
+struct in_order {
+    char layout[2][32];
+    float sums[LAYERS * EACH];
+    int rc, reduced_early;
+    size_t buckets;
+};
+
+struct in_order_test {
+    bool keep_order, compress;
+    struct in_order ranks[RANKS_MAX];
+};
+
+/* Gradients that come in the order of use (a model that is not the usual one): w0 first. Behind the
+ * first step each leaves at once, so w0 is reduced before w3 is marked. */
+static int steps_in_order(struct er_ddp *ddp, const struct in_order_test *test, int rank, int size,
+                          float *grads, struct in_order *out, struct er_error *err)
+{
+    int rc = 0;
+
+    for (uint64_t step = 1; rc == 0 && step <= STEPS_N; step++) {
+        struct overlap overlap = {&grads[EACH - 1], (float)(size * (size + 1)) / 2};
+        struct er_vote vote = {.step = step, .weight = 1};
+
+        for (size_t i = 0; i < LAYERS * EACH; i++)
+            grads[i] = (float)(rank + 1);
+        for (size_t span = 0; span < LAYERS; span++) {
+            /* Compressed gradients come back with a later call of the reducer. */
+            if (span == LAYERS - 1 && step > 1 && !test->keep_order && !test->compress)
+                out->reduced_early += er_test_wait_until(summed, &overlap, ER_TEST_DEADLINE_MS);
+            er_ddp_ready(ddp, span);
+        }
+        rc = er_ddp_finish(ddp, &vote, err);
+        snprintf(out->layout[step > 1], sizeof(out->layout[0]), "%s", er_ddp_layout(ddp));
+        out->buckets = er_ddp_last_times(ddp).buckets;
+    }
+    memcpy(out->sums, grads, sizeof(out->sums));
+    return rc;
+}
+
+static int in_order_main(struct er_ctx *ctx, void *user)
+{
+    struct in_order_test *test = user;
+    int rank = er_world(ctx)->rank;
+    struct in_order *out = &test->ranks[rank];
+    float grads[LAYERS * EACH];
+    const struct er_span spans[LAYERS] = {{"w0", grads, EACH},
+                                          {"w1", grads + EACH, EACH},
+                                          {"w2", grads + 2 * EACH, EACH},
+                                          {"w3", grads + 3 * EACH, EACH}};
+    struct er_ddp_opts opts = {
+        .first_bucket_bytes = 1024, .bucket_bytes = 2048, .keep_order = test->keep_order};
+    struct er_compress *compress = NULL;
+    struct er_error err = ER_ERROR_INIT;
+    struct er_comm *comm = NULL;
+    struct er_ddp *ddp = NULL;
+    int rc = er_comm_open(&comm, ctx, NULL, &err);
+
+    if (rc == 0)
+        rc = er_comm_wait_ready(comm, &err);
+    if (rc == 0 && test->compress)
+        rc = er_compress_open(&compress, spans, LAYERS, &err);
+    if (rc == 0 && compress)
+        opts.hook = er_compress_hook(compress);
+    if (rc == 0)
+        rc = er_ddp_open(&ddp, comm, spans, LAYERS, &opts, &err);
+    if (rc == 0)
+        rc = steps_in_order(ddp, test, rank, er_world(ctx)->size, grads, out, &err);
+    out->rc = rc;
+    er_ddp_close(ddp);
+    er_compress_close(compress);
+    er_comm_abort(comm);
+    return 0;
+}
+
+static struct in_order_test *run_in_order(int size, bool keep_order, bool compress)
+{
+    struct in_order_test *test = er_ranks_shared(sizeof(*test));
+
+    *test = (struct in_order_test){.keep_order = keep_order, .compress = compress};
+    for (int rank = 0; rank < size; rank++)
+        test->ranks[rank].rc = -1;
+    er_ranks_run(size, in_order_main, test, NULL);
+    for (int rank = 0; rank < size; rank++)
+        er_tap_check(test->ranks[rank].rc == 0);
+    return test;
+}
+
+static void buckets_follow_the_order_of_the_first_step(void)
+{
+    for (int size = 1; size <= RANKS_MAX; size++) {
+        struct in_order_test *test = run_in_order(size, false, false);
+        struct in_order_test *kept = run_in_order(size, true, false);
+
+        for (int rank = 0; rank < size; rank++) {
+            const struct in_order *out = &test->ranks[rank];
+
+            er_tap_check(strcmp(out->layout[0], "w0|w1+w2|w3") == 0);
+            er_tap_check(strcmp(out->layout[1], "w0|w1+w2|w3") == 0);
+            er_tap_check(out->reduced_early == STEPS_N - 1);
+            er_tap_check(strcmp(kept->ranks[rank].layout[1], "w3|w1+w2|w0") == 0);
+            er_tap_check(memcmp(out->sums, kept->ranks[rank].sums, sizeof(out->sums)) == 0);
+        }
+    }
+}
+
+/* Small whole numbers survive 8 bits: the sums are those of float32. */
+static void compressed_gradients_are_summed(void)
+{
+    for (int size = 1; size <= RANKS_MAX; size++) {
+        struct in_order_test *test = run_in_order(size, false, true);
+
+        for (int rank = 0; rank < size; rank++) {
+            for (size_t i = 0; i < LAYERS * EACH; i++)
+                er_tap_check(test->ranks[rank].sums[i] == (float)(size * (size + 1)) / 2);
+        }
+    }
+}
+
 static int other_shape_main(struct er_ctx *ctx, void *user)
 {
     int *rcs = user, rank = er_world(ctx)->rank;
@@ -98,6 +223,9 @@ int main(int argc, char **argv)
     static const struct er_tap_case cases[] = {
         {"the_first_bucket_is_reduced_during_backward", the_first_bucket_is_reduced_during_backward,
          0},
+        {"buckets_follow_the_order_of_the_first_step", buckets_follow_the_order_of_the_first_step,
+         0},
+        {"compressed_gradients_are_summed", compressed_gradients_are_summed, 0},
         {"state_of_another_shape_is_refused_everywhere",
          state_of_another_shape_is_refused_everywhere, 0},
     };

@@ -14,7 +14,7 @@ static float memory[FLOATS];
 struct fixture {
     struct er_span spans[SPANS_MAX];
     struct er_bucket buckets[SPANS_MAX];
-    uint32_t bucket_of[SPANS_MAX];
+    uint32_t members[SPANS_MAX], bucket_of[SPANS_MAX];
     bool final[SPANS_MAX];
     struct er_bucket_plan plan;
 };
@@ -39,9 +39,10 @@ static void plan(struct fixture *f, const int *counts, size_t n, size_t first_by
                                       .spans = f->spans,
                                       .spans_n = n,
                                       .buckets = f->buckets,
+                                      .members = f->members,
                                       .bucket_of = f->bucket_of,
                                       .final = f->final};
-    er_bucket_plan_make(&f->plan, first_bytes, bucket_bytes);
+    er_bucket_plan_make(&f->plan, NULL, first_bytes, bucket_bytes);
 }
 
 static void expect_layout(const struct fixture *f, const char *expected)
@@ -63,6 +64,46 @@ Test(bucket, last_layer_leaves_first)
     cr_expect_eq(f.plan.buckets[1].count, 20);
     cr_expect_eq(f.plan.bucket_of[0], 2);
     cr_expect_eq(f.plan.bucket_of[3], 0);
+}
+
+/* Eight of ten elements, 20 to a bucket, in another order of coming. */
+static void plan_in_order(struct fixture *f, const uint32_t *order, size_t bytes)
+{
+    plan(f, (int[]){10, 10, 10, 10, 10, 10, 10, 10}, 8, bytes, bytes);
+    er_bucket_plan_make(&f->plan, order, bytes, bytes);
+}
+
+Test(bucket, gradients_that_come_together_travel_together)
+{
+    struct fixture f;
+
+    plan_in_order(&f, (const uint32_t[]){0, 1, 2, 3, 4, 5, 6, 7}, 80);
+    expect_layout(&f, "a+b|c+d|e+f|g+h");
+    cr_expect_eq(f.plan.buckets[0].ptr, f.spans[0].ptr);
+    cr_expect_eq(f.plan.bucket_of[1], 0);
+    cr_expect_eq(f.plan.bucket_of[7], 3);
+    plan_in_order(&f, (const uint32_t[]){1, 0, 3, 2, 5, 4, 7, 6}, 160); /* weights before biases */
+    expect_layout(&f, "a+b+c+d|e+f+g+h");
+}
+
+Test(bucket, gradients_apart_in_memory_stay_apart)
+{
+    struct fixture f;
+
+    plan_in_order(&f, (const uint32_t[]){0, 7, 2, 5, 1, 3, 4, 6}, 160);
+    expect_layout(&f, "a|h|c|f|b|d+e|g");
+    plan_in_order(&f, (const uint32_t[]){0, 7, 1, 6, 2, 5, 3, 4}, 160);
+    expect_layout(&f, "a+b|g+h|c+d+e+f"); /* by the last of each: b came before g */
+}
+
+Test(bucket, order_is_each_gradient_once)
+{
+    bool seen[4];
+
+    cr_expect(er_bucket_order_valid((const uint32_t[]){2, 0, 3, 1}, 4, seen));
+    cr_expect_not(er_bucket_order_valid((const uint32_t[]){2, 0, 2, 1}, 4, seen));
+    cr_expect_not(er_bucket_order_valid((const uint32_t[]){2, 0, 4, 1}, 4, seen));
+    cr_expect(er_bucket_order_valid(NULL, 0, seen));
 }
 
 Test(bucket, small_gradients_share_one_bucket_by_default)

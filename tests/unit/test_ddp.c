@@ -23,7 +23,7 @@ struct fixture {
 };
 
 /* Four gradients of ten elements, buckets of one gradient each: departure order d c b a. */
-static void set_up(struct fixture *f, struct er_ddp_opts opts)
+static void set_up_new_order(struct fixture *f, struct er_ddp_opts opts)
 {
     static const char *const names[SPAN_N] = {"a", "b", "c", "d"};
     struct er_error err = ER_ERROR_INIT;
@@ -36,6 +36,13 @@ static void set_up(struct fixture *f, struct er_ddp_opts opts)
     if (!opts.bucket_bytes)
         opts.first_bucket_bytes = opts.bucket_bytes = EACH * sizeof(float);
     cr_assert_eq(er_ddp_open(&f->ddp, f->comm, f->spans, SPAN_N, &opts, &err), 0, "%s", err.text);
+}
+
+/* Buckets stay as they are: nothing but them and the vote is sent. */
+static void set_up(struct fixture *f, struct er_ddp_opts opts)
+{
+    opts.keep_order = true;
+    set_up_new_order(f, opts);
 }
 
 static void tear_down(struct fixture *f)
@@ -300,6 +307,176 @@ Test(ddp, layout_names_buckets_in_order_of_departure)
     cr_expect_eq(er_ddp_finish(f.ddp, &other, &err), 0);
     cr_expect_neq(one.order_hash, other.order_hash);
     tear_down(&f);
+}
+
+/* Gradients come a, b, c, d; the first step's buckets wait for d. */
+Test(ddp, buckets_follow_the_order_that_the_first_step_shows)
+{
+    struct er_vote first = {.step = 1, .weight = 2}, second = {.step = 2, .weight = 2};
+    struct er_error err = ER_ERROR_INIT;
+    struct fixture f;
+
+    set_up_new_order(&f, (struct er_ddp_opts){0});
+    for (size_t i = 0; i < SPAN_N - 1; i++)
+        er_ddp_ready(f.ddp, i);
+    cr_expect_eq(begun(&f), 0);
+    er_ddp_ready(f.ddp, SPAN_N - 1);
+    cr_expect_eq(begun(&f), SPAN_N);
+    cr_expect_str_eq(er_ddp_layout(f.ddp), "d|c|b|a");
+    cr_expect_eq(er_ddp_finish(f.ddp, &first, &err), 0, "%s", err.text);
+    cr_expect_str_eq(er_ddp_layout(f.ddp), "a|b|c|d");
+    cr_expect_eq(begun(&f), SPAN_N + 2);
+    cr_expect_eq(f.calls[SPAN_N].kind, ER_FAKE_BROADCAST);
+    cr_expect_eq(f.calls[SPAN_N + 1].kind, ER_FAKE_VOTE);
+    for (size_t i = 0; i < SPAN_N; i++) {
+        er_ddp_ready(f.ddp, i);
+        cr_expect_eq(begun(&f), SPAN_N + 2 + i + 1); /* at once */
+    }
+    cr_expect_eq(er_ddp_finish(f.ddp, &second, &err), 0, "%s", err.text);
+    cr_expect_eq(begun(&f), 2 * SPAN_N + 3); /* no second order */
+    cr_expect_neq(first.order_hash, second.order_hash);
+    for (size_t i = 0; i < SPAN_N * EACH; i++)
+        cr_expect_eq(f.memory[i], SIZE * SIZE * (float)i);
+    tear_down(&f);
+}
+
+Test(ddp, gradients_that_did_not_come_are_behind_the_others)
+{
+    struct er_error err = ER_ERROR_INIT;
+    struct fixture f;
+
+    set_up_new_order(&f, (struct er_ddp_opts){0});
+    er_ddp_ready(f.ddp, 1);
+    er_ddp_ready(f.ddp, 3);
+    cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    cr_expect_str_eq(er_ddp_layout(f.ddp), "b|d|c|a");
+    tear_down(&f);
+}
+
+/* Rank 0 has no samples, or a rank refused the step: the next one shows it, or one after. */
+Test(ddp, steps_that_show_no_order_leave_buckets_as_they_are)
+{
+    struct er_error err = ER_ERROR_INIT;
+    struct fixture f;
+    size_t calls;
+
+    set_up_new_order(&f, (struct er_ddp_opts){0});
+    cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    cr_expect_str_eq(er_ddp_layout(f.ddp), "d|c|b|a");
+    er_ddp_ready(f.ddp, 0);
+    er_fake_refusals(f.comm, 1);
+    cr_expect_eq(finish(&f, &err), ER_E_ABORTED);
+    er_fake_refusals(f.comm, 0);
+    cr_expect_str_eq(er_ddp_layout(f.ddp), "d|c|b|a");
+    for (size_t step = 0; step < 4; step++)
+        cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    calls = begun(&f);
+    er_ddp_ready(f.ddp, 0);
+    cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    cr_expect_eq(begun(&f), calls + SPAN_N + 1); /* given up */
+    cr_expect_str_eq(er_ddp_layout(f.ddp), "d|c|b|a");
+    tear_down(&f);
+}
+
+Test(ddp, an_order_that_does_not_arrive_ends_the_step_without_a_vote)
+{
+    struct er_error err = ER_ERROR_INIT;
+    struct fixture f;
+
+    set_up_new_order(&f, (struct er_ddp_opts){0});
+    er_fake_fail(f.comm, SPAN_N, ER_E_PEER_LOST);
+    cr_expect_eq(finish(&f, &err), ER_E_PEER_LOST);
+    cr_expect(strstr(err.text, "order of gradients"), "%s", err.text);
+    cr_expect_eq(finish(&f, &err), ER_E_PEER_LOST); /* for good */
+    cr_expect_eq(begun(&f), SPAN_N + 1);
+    tear_down(&f);
+}
+
+/* Halves: the wire has half as many elements, and the sums come back twice. */
+struct halves {
+    float wire[SPAN_N * EACH];
+    size_t packed, unpacked;
+    int fail;
+};
+
+static int pack_half(void *user, const struct er_ddp_bucket *bucket, struct er_ddp_wire *wire,
+                     struct er_error *err)
+{
+    struct halves *halves = user;
+
+    if (halves->fail)
+        return er_error_set(err, halves->fail, "cannot pack");
+    cr_expect_eq(wire->ptr, bucket->grads);
+    cr_expect_eq(wire->count, bucket->count);
+    for (size_t i = 0; i < bucket->count / 2; i++)
+        halves->wire[bucket->first + i] = bucket->grads[2 * i];
+    wire->ptr = halves->wire + bucket->first;
+    wire->count = bucket->count / 2;
+    halves->packed++;
+    return 0;
+}
+
+static int unpack_half(void *user, const struct er_ddp_bucket *bucket,
+                       const struct er_ddp_wire *wire, struct er_error *err)
+{
+    struct halves *halves = user;
+
+    for (size_t i = 0; i < bucket->count; i++)
+        bucket->grads[i] = ((float *)wire->ptr)[i / 2];
+    halves->unpacked++;
+    return 0;
+}
+
+Test(ddp, a_hook_decides_what_is_reduced)
+{
+    struct halves halves = {.fail = 0};
+    struct er_error err = ER_ERROR_INIT;
+    struct fixture f;
+
+    set_up(&f, (struct er_ddp_opts){.hook = {&halves, pack_half, unpack_half}});
+    er_fake_ring(f.comm, 1); /* a bucket that waits for room is packed once */
+    er_ddp_ready(f.ddp, 3);
+    er_ddp_ready(f.ddp, 2);
+    er_ddp_ready(f.ddp, 1);
+    cr_expect_eq(begun(&f), 1);
+    cr_expect_eq(halves.packed, 2);
+    cr_expect_eq(finish(&f, &err), 0, "%s", err.text);
+    cr_expect_eq(halves.packed, SPAN_N);
+    cr_expect_eq(halves.unpacked, SPAN_N);
+    begun(&f);
+    cr_expect_eq(f.calls[0].n, EACH / 2);
+    for (size_t i = 0; i < SPAN_N * EACH; i++)
+        cr_expect_eq(f.memory[i], SIZE * (float)(i / 2 * 2));
+    tear_down(&f);
+}
+
+Test(ddp, a_hook_that_fails_ends_the_step)
+{
+    struct halves halves = {.fail = -EIO};
+    struct er_error err = ER_ERROR_INIT;
+    struct fixture f;
+
+    set_up(&f, (struct er_ddp_opts){.hook = {&halves, pack_half, unpack_half}});
+    cr_expect_eq(finish(&f, &err), -EIO);
+    cr_expect(strstr(err.text, "bucket 0 ('d'): cannot pack"), "%s", err.text);
+    cr_expect_eq(begun(&f), 0);
+    tear_down(&f);
+}
+
+Test(ddp, half_a_hook_and_one_for_integers_are_refused)
+{
+    const struct er_ddp_opts wrong[] = {
+        {.hook = {.pack = pack_half}},
+        {.hook = {NULL, pack_half, unpack_half}, .dtype = ER_I64},
+    };
+
+    for (size_t i = 0; i < ER_ARRAY_N(wrong); i++) {
+        struct er_error err = ER_ERROR_INIT;
+        struct er_ddp *ddp = NULL;
+
+        cr_expect_eq(er_ddp_open(&ddp, NULL, NULL, 0, &wrong[i], &err), ER_E_USAGE);
+        cr_expect(strstr(err.text, "hook"), "%s", err.text);
+    }
 }
 
 Test(ddp, no_gradients_is_only_a_vote)
