@@ -11,6 +11,7 @@
 #define DRIVER_SELF_KEYS 5         /* world, leader, own node and assignment; ckpt/latest */
 #define DRIVER_JOB_PARTS 7         /* of what a leader reads */
 #define DRIVER_REFUSED   64        /* operations there was no memory for */
+#define DRIVER_EARLY_MAX 65536     /* changes shown during a leader's read; beyond: read again */
 #ifndef DRIVER_PAGE
 #define DRIVER_PAGE 1000 /* keys read at a time */
 #endif
@@ -23,6 +24,11 @@ struct driver_said {
     uint64_t progress_generation, result_generation, left_generation;
     struct er_cause cause;
     char reason[256];
+};
+
+struct driver_early {
+    struct er_store_event event; /* points into text */
+    char *text;
 };
 
 struct er_driver {
@@ -40,6 +46,7 @@ struct er_driver {
 
     /* reads that watches follow */
     uint64_t self_watch[DRIVER_SELF_KEYS], job_watch;
+    unsigned self_opening;        /* own watches that are not open yet */
     bool self_wanted, job_wanted; /* read again, at once or at retry_us */
     bool self_reading, job_reading, job_open;
     uint64_t retry_us;
@@ -52,11 +59,17 @@ struct er_driver {
         char after[DRIVER_JOB_PARTS][ER_KEY_MAX];
         size_t after_n[DRIVER_JOB_PARTS];
     } page;
+    struct { /* what the leader's watch showed before the read was complete */
+        struct driver_early *list;
+        size_t n, cap;
+        bool on;
+    } early;
 
     /* driver_kv.c */
     struct er_list ops;
     uint64_t next_op, op_seq, stopped; /* stopped: newest generation told to stop */
     struct er_ckpt_record latest;
+    uint64_t latest_rev; /* of the store, at which `latest` was known */
     bool has_latest;
     struct {
         er_driver_kv_fn done;

@@ -1,9 +1,13 @@
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "rendezvous/driver_internal.h"
 
-/* The driver's reads and the watches that follow them: a node's own keys, and a leader's job. */
+/* The driver's reads and the watches beside them: a node's own keys, and a leader's job. A watch is
+ * opened first, and what is read is at least as new as its beginning: a watch that begins where a
+ * read ended is in etcd's past, which it serves up to 100 ms late. What comes twice is known by its
+ * revision. */
 
 /* ---- the four own keys, and ckpt/latest ---- */
 
@@ -26,6 +30,9 @@ static void on_self_kv(struct er_driver *d, bool put, const struct er_store_kv *
 
     er_key_parse(d->core->root, kv->key, &key);
     if (key.kind == ER_KEY_CKPT) {
+        if (kv->mod_rev < d->latest_rev)
+            return;
+        d->latest_rev = kv->mod_rev;
         if (put && er_ckpt_record_parse(kv->value, &d->latest, NULL) == 0)
             d->has_latest = true;
         return;
@@ -42,6 +49,8 @@ void driver_close_self(struct er_driver *d)
             d->store->ops->unwatch(d->store, d->self_watch[i]);
         d->self_watch[i] = 0;
     }
+    d->self_opening = 0;
+    d->latest_rev = 0; /* a restored store counts anew */
 }
 
 void driver_reread_self(struct er_driver *d)
@@ -50,6 +59,8 @@ void driver_reread_self(struct er_driver *d)
     d->self_wanted = true;
     d->retry_us = d->now_us;
 }
+
+static void read_self_keys(struct er_driver *d);
 
 static void on_self_watch(void *user, int rc, const struct er_store_event *events, size_t n,
                           uint64_t revision)
@@ -60,23 +71,10 @@ static void on_self_watch(void *user, int rc, const struct er_store_event *event
         driver_reread_self(d);
         return;
     }
+    if (n == 0 && --d->self_opening == 0)
+        read_self_keys(d);
     for (size_t i = 0; i < n; i++)
         on_self_kv(d, events[i].kind == ER_STORE_PUT, &events[i].kv);
-}
-
-static void watch_self(struct er_driver *d, uint64_t from)
-{
-    char text[ER_KEY_MAX];
-
-    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
-        if (d->store->ops->watch(d->store, self_key(d, i, text), false, from, on_self_watch, d,
-                                 &d->self_watch[i]) < 0) {
-            d->self_watch[i] = 0;
-            driver_reread_self(d);
-            d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
-            return;
-        }
-    }
 }
 
 static void on_self_read(void *user, int rc, const struct er_store_reply *reply)
@@ -100,11 +98,10 @@ static void on_self_read(void *user, int rc, const struct er_store_reply *reply)
         else
             on_self_kv(d, false, &none);
     }
-    watch_self(d, reply->revision + 1);
     driver_feed(d, ER_EV_SELF_READY);
 }
 
-void driver_read_self(struct er_driver *d)
+static void read_self_keys(struct er_driver *d)
 {
     struct er_store_op ops[DRIVER_SELF_KEYS];
     char text[DRIVER_SELF_KEYS][ER_KEY_MAX];
@@ -112,11 +109,32 @@ void driver_read_self(struct er_driver *d)
 
     for (size_t i = 0; i < DRIVER_SELF_KEYS; i++)
         ops[i] = (struct er_store_op){.kind = ER_OP_RANGE, .key = self_key(d, i, text[i])};
-    d->self_wanted = false;
     d->self_reading = d->store->ops->txn(d->store, &txn, on_self_read, d) == 0;
     if (!d->self_reading) {
         d->self_wanted = true;
         d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
+    }
+}
+
+/* Anew, or only the read again when the watches are there. */
+void driver_read_self(struct er_driver *d)
+{
+    char text[ER_KEY_MAX];
+
+    d->self_wanted = false;
+    if (d->self_watch[0]) {
+        read_self_keys(d);
+        return;
+    }
+    for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
+        if (d->store->ops->watch(d->store, self_key(d, i, text), false, ER_STORE_OPENED,
+                                 on_self_watch, d, &d->self_watch[i]) < 0) {
+            d->self_watch[i] = 0;
+            driver_reread_self(d);
+            d->retry_us = er_deadline_in(d->now_us, DRIVER_RETRY_US);
+            return;
+        }
+        d->self_opening++;
     }
 }
 
@@ -142,11 +160,20 @@ static struct er_bytes job_key(const struct er_driver *d, const char *head,
     return (struct er_bytes){text, t.len};
 }
 
+static void early_drop(struct er_driver *d)
+{
+    for (size_t i = 0; i < d->early.n; i++)
+        free(d->early.list[i].text);
+    free(d->early.list);
+    memset(&d->early, 0, sizeof(d->early));
+}
+
 void driver_close_job(struct er_driver *d)
 {
     if (d->job_watch)
         d->store->ops->unwatch(d->store, d->job_watch);
     d->job_watch = 0;
+    early_drop(d);
 }
 
 void driver_want_job(struct er_driver *d, uint64_t at_us)
@@ -162,30 +189,64 @@ static void feed_job(struct er_driver *d, enum er_store_event_kind kind,
     driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_JOB_KV, .change = kind, .kv = kv});
 }
 
+/* A copy that waits for the end of the read. */
+static int early_keep(struct er_driver *d, const struct er_store_event *e)
+{
+    size_t cap = d->early.cap ? d->early.cap * 2 : 64, key_n = e->kv.key.len;
+    struct driver_early *list, *to;
+
+    if (d->early.n == DRIVER_EARLY_MAX)
+        return ER_E_LIMIT;
+    if (d->early.n == d->early.cap) {
+        list = reallocarray(d->early.list, cap, sizeof(*list));
+        if (!list)
+            return -ENOMEM;
+        d->early.list = list;
+        d->early.cap = cap;
+    }
+    to = &d->early.list[d->early.n];
+    to->text = malloc(key_n + e->kv.value.len + 1);
+    if (!to->text)
+        return -ENOMEM;
+    memcpy(to->text, e->kv.key.data, key_n);
+    if (e->kv.value.len)
+        memcpy(to->text + key_n, e->kv.value.data, e->kv.value.len);
+    to->event = *e;
+    to->event.kv.key.data = to->text;
+    to->event.kv.value.data = to->text + key_n;
+    d->early.n++;
+    return 0;
+}
+
+static void on_job_open(struct er_driver *d);
+
 static void on_job_watch(void *user, int rc, const struct er_store_event *events, size_t n,
                          uint64_t revision)
 {
     struct er_driver *d = user;
 
-    if (rc) {
-        driver_want_job(d, d->now_us);
-        return;
+    if (rc == 0 && n == 0)
+        on_job_open(d);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        if (d->early.on)
+            rc = early_keep(d, &events[i]);
+        else
+            feed_job(d, events[i].kind, &events[i].kv);
     }
-    for (size_t i = 0; i < n; i++)
-        feed_job(d, events[i].kind, &events[i].kv);
+    if (rc)
+        driver_want_job(d, d->now_us);
 }
 
-/* All pages are there. Changes since the first one's revision follow. */
+/* All pages are there, all as of the first one's revision; then what has changed since. */
 static void job_complete(struct er_driver *d)
 {
-    char text[ER_ROOT_MAX + 8];
+    for (size_t i = 0; i < d->early.n; i++) {
+        const struct er_store_event *e = &d->early.list[i].event;
 
-    if (d->store->ops->watch(d->store, job_key(d, WATCHED, text), true, d->page.revision + 1,
-                             on_job_watch, d, &d->job_watch) < 0) {
-        d->job_watch = 0;
-        driver_want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
-        return;
+        if (e->kv.mod_rev > d->page.revision)
+            feed_job(d, e->kind, &e->kv);
     }
+    early_drop(d);
     driver_feed(d, ER_EV_JOB_READY);
 }
 
@@ -297,21 +358,33 @@ static void make_room(struct er_driver *d)
     d->scratch = scratch;
 }
 
-void driver_read_job(struct er_driver *d)
+static void on_job_open(struct er_driver *d)
 {
     struct er_store_op ops[DRIVER_JOB_PARTS];
     char text[DRIVER_JOB_PARTS][ER_ROOT_MAX + 8];
     struct er_store_txn txn = {.then_ops = ops, .then_n = DRIVER_JOB_PARTS};
 
-    driver_feed(d, ER_EV_JOB_RESET); /* the view is void from here on; its memory may move */
-    make_room(d);
     for (size_t i = 0; i < DRIVER_JOB_PARTS; i++)
         ops[i] = (struct er_store_op){.kind = ER_OP_RANGE,
                                       .key = job_key(d, job_parts[i].head, text[i]),
                                       .prefix = job_parts[i].prefix,
                                       .limit = job_parts[i].prefix ? DRIVER_PAGE : 0};
-    d->job_wanted = false;
     d->job_reading = d->store->ops->txn(d->store, &txn, on_job_read, d) == 0;
     if (!d->job_reading)
         driver_want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
+}
+
+void driver_read_job(struct er_driver *d)
+{
+    char text[ER_ROOT_MAX + 8];
+
+    driver_feed(d, ER_EV_JOB_RESET); /* the view is void from here on; its memory may move */
+    make_room(d);
+    d->job_wanted = false;
+    d->early.on = true;
+    if (d->store->ops->watch(d->store, job_key(d, WATCHED, text), true, ER_STORE_OPENED,
+                             on_job_watch, d, &d->job_watch) < 0) {
+        d->job_watch = 0;
+        driver_want_job(d, er_deadline_in(d->now_us, DRIVER_RETRY_US));
+    }
 }

@@ -232,7 +232,7 @@ int er_etcd_conn_keep(struct er_etcd_conn *c, uint64_t id, er_store_lease_fn los
 int er_etcd_conn_watch(struct er_etcd_conn *c, struct er_bytes key, bool prefix, uint64_t start_rev,
                        er_store_watch_fn fn, void *user, uint64_t *ret_id)
 {
-    if (start_rev > INT64_MAX)
+    if (start_rev > INT64_MAX && start_rev != ER_STORE_OPENED)
         return -EINVAL;
     etcd_wake(c);
     return er_etcd_watches_add(c->watches, key, prefix, start_rev, c->known_rev, fn, user, ret_id);

@@ -15,6 +15,7 @@ struct watch {
     struct er_list node;
     enum watch_state state;
     uint64_t id, wire_id, next_rev; /* next_rev 0: not known yet */
+    bool opening;                   /* it is to be told when it is open */
     struct er_bytes key;            /* owned */
     bool prefix, denied;
     bool dead; /* no callbacks any more */
@@ -104,7 +105,9 @@ int er_etcd_watches_add(struct er_etcd_watches *ws, struct er_bytes key, bool pr
     w->id = ++ws->last_id;
     w->key = (struct er_bytes){copy, key.len};
     w->prefix = prefix;
-    w->next_rev = start_rev ? start_rev : known_rev ? known_rev + 1 : 0;
+    w->opening = start_rev == ER_STORE_OPENED;
+    if (!w->opening)
+        w->next_rev = start_rev ? start_rev : known_rev ? known_rev + 1 : 0;
     w->fn = fn;
     w->user = user;
     er_list_push_back(&ws->fresh, &w->node);
@@ -198,7 +201,7 @@ void er_etcd_watches_connected(struct er_etcd_watches *ws, uint64_t known_rev)
     er_list_for_each (node, &ws->fresh) {
         struct watch *w = ER_LIST_ITEM(node, struct watch, node);
 
-        if (w->next_rev == 0)
+        if (w->next_rev == 0 && !w->opening)
             w->next_rev = known_rev + 1;
     }
 }
@@ -287,6 +290,11 @@ static enum er_etcd_watch_outcome on_created(struct er_etcd_watches *ws,
     if (a->canceled)
         return on_cancel(ws, w, a, may_login);
     w->denied = false;
+    if (w->opening) {
+        w->opening = false;
+        w->next_rev = a->header.revision + 1;
+        tell(ws, w, 0, NULL, 0, a->header.revision);
+    }
     return ER_ETCD_WATCH_HANDLED;
 }
 

@@ -9,7 +9,8 @@
  *     +------ connected() ---+----------------+   compacted, cancelled: fn(ER_E_STALE), gone
  *
  * Every watch knows the revision it wants next, so that after a break nothing is lost and nothing
- * comes twice. "From now" is from the newest revision the client has seen when it asked. Events of
+ * comes twice. "From now" is from the newest revision the client has seen when it asked; a watch
+ * from ER_STORE_OPENED begins where the server opens it, also when it is asked for again. Events of
  * one revision are delivered in one call, even when the server sends them in fragments.
  *
  * Callbacks are made from er_etcd_watches_answer() and er_etcd_watches_stale(); they may add and

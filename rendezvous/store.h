@@ -16,6 +16,9 @@
 #include "base/error.h"
 
 #define ER_STORE_TXN_OPS_MAX 128 /* per list, as etcd counts */
+/* Of a watch: from when the store opens it. etcd serves a watch from a past revision up to 100 ms
+ * later than one that begins with what comes next. */
+#define ER_STORE_OPENED UINT64_MAX
 
 struct er_store; /* opaque handle; the first member of every implementation is its ops table */
 
@@ -88,7 +91,8 @@ struct er_store_event {
     struct er_store_kv kv; /* DELETE: key and mod_rev only */
 };
 /* All events of one revision come in one call, in order. rc ER_E_STALE: history lost (compacted,
- * store restored): range again. */
+ * store restored): range again. A watch from ER_STORE_OPENED is first told, once, with n 0, the
+ * revision after which it sees everything. */
 typedef void (*er_store_watch_fn)(void *user, int rc, const struct er_store_event *events, size_t n,
                                   uint64_t revision);
 
@@ -109,7 +113,8 @@ struct er_store_ops {
      * says it is gone. */
     int (*lease_keep)(struct er_store *store, uint64_t id, er_store_lease_fn lost, void *user);
     int (*lease_revoke)(struct er_store *store, uint64_t id, er_store_lease_fn done, void *user);
-    /* From `start_rev` on (0: from now). Returns a watch id > 0 through ret_id. */
+    /* From `start_rev` on (0: after everything this client was told; ER_STORE_OPENED). Returns a
+     * watch id > 0 through ret_id. */
     int (*watch)(struct er_store *store, struct er_bytes key, bool prefix, uint64_t start_rev,
                  er_store_watch_fn fn, void *user, uint64_t *ret_id);
     void (*unwatch)(struct er_store *store, uint64_t id);

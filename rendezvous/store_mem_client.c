@@ -135,6 +135,8 @@ static uint64_t watch_due(const struct mem_client *c, struct mem_watch *w)
 
     if (w->dead)
         return ER_FOREVER;
+    if (w->opening)
+        return w->open_us;
     if (w->next_rev <= c->store->compacted)
         return 0;
     i = next_event(c, w);
@@ -189,10 +191,18 @@ static void deliver_revision(struct mem_client *c, struct mem_watch *w, size_t i
         mem_blob_unref(mem_blob_of(&c->scratch[k].kv));
 }
 
+static void tell_open(struct mem_watch *w)
+{
+    w->opening = false;
+    w->fn(w->user, 0, NULL, 0, w->next_rev - 1);
+}
+
 static void deliver_watch(struct mem_client *c, struct mem_watch *w)
 {
     while (watch_due(c, w) <= c->store->now_us) {
-        if (w->next_rev <= c->store->compacted)
+        if (w->opening)
+            tell_open(w);
+        else if (w->next_rev <= c->store->compacted)
             watch_stale(w);
         else
             deliver_revision(c, w, next_event(c, w));
@@ -422,7 +432,9 @@ static int client_watch(struct er_store *store, struct er_bytes key, bool prefix
     w->id = ++c->next_watch;
     w->key = (struct er_bytes){copy, key.len};
     w->prefix = prefix;
-    w->next_rev = start_rev ? start_rev : c->store->revision + 1;
+    w->opening = start_rev == ER_STORE_OPENED;
+    w->open_us = er_deadline_in(c->store->now_us, c->reply_delay_us);
+    w->next_rev = start_rev && !w->opening ? start_rev : c->store->revision + 1;
     w->fn = fn;
     w->user = user;
     er_list_push_back(&c->watches, &w->node);

@@ -111,6 +111,8 @@ struct mem_watch {
     uint64_t id, next_rev;
     struct er_bytes key; /* owned */
     bool prefix, dead;
+    bool opening; /* that it is open is yet to be told, at open_us */
+    uint64_t open_us;
     er_store_watch_fn fn;
     void *user;
 };

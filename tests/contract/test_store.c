@@ -29,6 +29,7 @@ struct answer {
 
 struct changes {
     unsigned calls, n, stale;
+    uint64_t opened; /* what a call without events said */
     enum er_store_event_kind kind[KVS_MAX];
     char key[KVS_MAX][64], value[KVS_MAX][64];
     uint64_t revision[KVS_MAX];
@@ -80,6 +81,8 @@ static void on_watch(void *user, int rc, const struct er_store_event *events, si
 
     c->calls++;
     c->stale += rc == ER_E_STALE;
+    if (rc == 0 && n == 0)
+        c->opened = revision;
     for (size_t i = 0; i < n && c->n < KVS_MAX; i++, c->n++) {
         c->kind[c->n] = events[i].kind;
         copy(c->key[c->n], events[i].kv.key);
@@ -541,6 +544,22 @@ static void a_watch_from_now_sees_what_its_own_client_writes_next(void)
     er_tap_check(c.n == 1 && strcmp(c.value[0], "after") == 0);
 }
 
+static void an_opened_watch_says_from_where_and_sees_all_that_follows(void)
+{
+    struct changes c = {0};
+    uint64_t id, before = do_put("k", "before", 0).revision, read;
+
+    er_tap_require(
+        client[1]->ops->watch(client[1], b("k"), false, ER_STORE_OPENED, on_watch, &c, &id) == 0);
+    er_tap_check(wait_n(&c.calls, 1, LONG_US));
+    er_tap_check(c.n == 0 && c.opened >= before);
+    read = do_get("k", false).revision;
+    er_tap_check(read >= c.opened);
+    do_put("k", "after", 0);
+    er_tap_check(wait_n(&c.n, 1, LONG_US));
+    er_tap_check(c.calls == 2 && strcmp(c.value[0], "after") == 0 && c.revision[0] > read);
+}
+
 static void answers_come_in_the_order_of_the_requests(void)
 {
     struct er_store_op one = put("k", "1", 0), two = put("k", "2", 0);
@@ -582,6 +601,7 @@ static void answers_come_in_the_order_of_the_requests(void)
     X(a_watch_replays_from_its_revision)                                                           \
     X(a_watch_of_one_key_sees_the_other_clients_writes)                                            \
     X(a_watch_from_now_sees_what_its_own_client_writes_next)                                       \
+    X(an_opened_watch_says_from_where_and_sees_all_that_follows)                                   \
     X(a_closed_watch_is_silent)                                                                    \
     X(answers_come_in_the_order_of_the_requests)
 

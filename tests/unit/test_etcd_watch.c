@@ -147,6 +147,27 @@ Test(etcd_watch, from_now_is_fixed_when_the_revision_is_known)
     er_etcd_watches_free(ws);
 }
 
+Test(etcd_watch, one_from_when_it_is_opened_says_so_first)
+{
+    struct er_etcd_watches *ws = watches_new();
+    struct owner o = {.told = ""};
+
+    add(ws, &o, "k/", ER_STORE_OPENED, 41);
+    cr_assert_str_eq(next(ws), "create 1 k/ 0");
+    er_etcd_watches_connected(ws, 50); /* broke before an answer */
+    cr_assert_str_eq(next(ws), "create 2 k/ 0");
+    answer(ws, (struct er_etcd_watch_answer){.wire_id = 2, .created = true, .header.revision = 60},
+           "", false);
+    cr_assert_str_eq(o.told, "60: ");
+    events(ws, 2, false, "60a+ 61b+");
+    cr_assert_str_eq(o.told, "60: 61:b+ ");
+    er_etcd_watches_connected(ws, 70);
+    cr_assert_str_eq(next(ws), "create 3 k/ 62");
+    created(ws, 3);
+    cr_assert_str_eq(o.told, "60: 61:b+ ", "it is told once");
+    er_etcd_watches_free(ws);
+}
+
 Test(etcd_watch, a_revision_in_fragments_is_one_call)
 {
     struct er_etcd_watches *ws = watches_new();
