@@ -83,6 +83,7 @@ static const struct field world_fields[] = {
     W(next_reason, F_ENUM, ER_REASON_COUNT),
     W(taken, F_U64, ER_GEN_MAX),
     W(next_go, F_BOOL, 0),
+    W(spec, F_U64, 0),
 };
 #undef W
 
@@ -92,7 +93,7 @@ static const struct field member_fields[] = {
     TEXT(struct er_member, host),   M(port, F_INT, 0),          M(slots, F_INT, 0),
     M(preferred_rank, F_INT, 0),    M(left, F_U64, ER_GEN_MAX), M(running, F_U64, ER_GEN_MAX),
     M(draining, F_BOOL, 0),         M(protocol, F_U32, 0),      M(planned, F_BOOL, 0),
-    M(prepared, F_U64, ER_GEN_MAX), M(role, F_U32, 0),
+    M(prepared, F_U64, ER_GEN_MAX), M(role, F_U32, 0),          M(spec, F_U64, 0),
 };
 #undef M
 

@@ -8,7 +8,7 @@
  * untouched then. Encoding always fits the record's limit (long messages are cut).
  *
  * Keys, under the job's root "<prefix>/<job>/":
- *   spec  fence  a/<node>  kv/<gen>/<key>  op/<gen>/<node>/<seq>  ckpt/latest
+ *   spec  spec-next  fence  a/<node>  kv/<gen>/<key>  op/<gen>/<node>/<seq>  ckpt/latest
  * and what a leader decides from, which it reads and watches as one prefix:
  *   j/world  j/leader  j/n/<node>  j/r/<gen>/<node>  j/ctl/<id>  j/aside/<node>
  * Numbers in keys are decimal, zero-padded to ER_GEN_DIGITS, so keys sort as their numbers do.
@@ -103,6 +103,7 @@ struct er_job_record {
     enum er_reason next_reason;
     uint64_t taken; /* highest number claimed ahead, also when nothing came of it */
     bool next_go;   /* everything is prepared: members leave the sealed one */
+    uint64_t spec;  /* er_spec_hash() of the spec in force */
 };
 
 /* `n/<node>`: a live node, bound to its lease. */
@@ -118,6 +119,7 @@ struct er_member {
     bool planned;      /* can be part of a planned change */
     uint64_t prepared; /* newest claimed generation whose workers are up */
     uint32_t role;
+    uint64_t spec; /* er_spec_hash() of its spec */
 };
 
 /* `a/<node>`: one assignment key per node, for its life. */
@@ -208,6 +210,7 @@ size_t er_fence_format(uint64_t generation, uint64_t nonce, char ret_text[ER_FEN
 enum er_key_kind {
     ER_KEY_OTHER, /* not ours, or malformed */
     ER_KEY_SPEC,
+    ER_KEY_SPEC_NEXT,
     ER_KEY_WORLD,
     ER_KEY_FENCE,
     ER_KEY_LEADER,
@@ -234,6 +237,9 @@ struct er_key {
 size_t er_key_format(const char *root, const struct er_key *key, char ret_text[ER_KEY_MAX]);
 /* Kind ER_KEY_OTHER when it isn't a key of this root. */
 void er_key_parse(const char *root, struct er_bytes text, struct er_key *ret);
+
+/* Never 0. */
+uint64_t er_spec_hash(const char *spec);
 
 /* A node's or job's name: 1..63 of [A-Za-z0-9._-], not starting with '.' or '-'. */
 bool er_name_valid(const char *name);

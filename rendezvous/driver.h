@@ -162,6 +162,9 @@ struct er_driver_opts {
     bool store_loss_stop;
     uint64_t store_loss_limit_us;
     uint64_t resize_grace_us; /* 0: changes are never planned ahead */
+    /* Where the job has another spec, this node's becomes the next one: it waits as a spare till
+     * the job forms with enough nodes that have it. Otherwise it leaves with 76. */
+    bool update_spec;
     /* Joins are gathered for the first; the second is between a seal and the next grow. 0: the
      * defaults, 5 s and 60 s. */
     uint64_t resize_settle_us, resize_min_interval_us;

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/rand.h"
+
 /* Keys, fences and bounded text: the other half of codec.h. */
 
 void er_text_add(struct er_text *t, const char *s)
@@ -53,6 +55,7 @@ static const struct {
     bool generation, name, seq;
 } shapes[ER_KEY_KIND_COUNT] = {
     [ER_KEY_SPEC] = {.head = "spec"},
+    [ER_KEY_SPEC_NEXT] = {.head = "spec-next"},
     [ER_KEY_WORLD] = {.head = "j/world"},
     [ER_KEY_FENCE] = {.head = "fence"},
     [ER_KEY_LEADER] = {.head = "j/leader"},
@@ -170,4 +173,15 @@ bool er_name_valid(const char *name)
             return false;
     }
     return true;
+}
+
+/* FNV-1a, finished. */
+uint64_t er_spec_hash(const char *spec)
+{
+    uint64_t h = 0xcbf29ce484222325ull;
+
+    for (; *spec; spec++)
+        h = (h ^ (unsigned char)*spec) * 0x100000001b3ull;
+    h = er_rand_mix(h);
+    return h ? h : 1;
 }

@@ -449,6 +449,7 @@ int er_rdzv_init(struct er_rdzv *core, const struct er_driver_opts *opts,
     core->opts = *opts;
     memcpy(core->spec, opts->spec, strlen(opts->spec) + 1);
     core->opts.spec = core->spec;
+    core->spec_hash = er_spec_hash(core->spec);
     core->settle_us = opts->resize_settle_us ? opts->resize_settle_us : ER_RDZV_SETTLE_US;
     core->min_interval_us =
         opts->resize_min_interval_us ? opts->resize_min_interval_us : ER_RDZV_MIN_INTERVAL_US;

@@ -68,6 +68,7 @@ enum er_rdzv_txn {
     ER_TXN_NONE,
     ER_TXN_READ,   /* after an ambiguous answer */
     ER_TXN_JOIN,   /* 2, 11 */
+    ER_TXN_RESPEC, /* this node's spec becomes the next one */
     ER_TXN_RUN,    /* 17 */
     ER_TXN_RESULT, /* 9 */
     ER_TXN_LEFT,   /* 10 */
@@ -184,6 +185,10 @@ struct er_rdzv {
     struct er_driver_opts opts;
     uint64_t settle_us, min_interval_us;
     char spec[ER_SPEC_BYTES_MAX + 1], root[ER_ROOT_MAX];
+    uint64_t spec_hash;
+    uint64_t spec_seen; /* in force when this node looked last; 0: it isn't registered yet */
+    bool join_next;     /* this node's spec is the next one, not the one in force */
+    bool respecced;     /* made it so, once: two agents with different ones don't take turns */
     uint64_t now_us, wake_us;
     uint64_t random; /* state of its own, stirred by every event */
     struct er_rdzv_actions *out;
@@ -195,7 +200,7 @@ struct er_rdzv {
     unsigned lease_tries;
     uint64_t heard_us, resumed_us;   /* the store */
     char first_run[ER_RUN_TEXT_MAX]; /* the run found at the beginning; "" none */
-    bool run_tried;                  /* it was alive */
+    unsigned run_tries;              /* it was alive */
     int port;
     struct er_rdzv_known k_world, k_leader, k_node, k_assign;
     struct er_job_record world;
@@ -232,6 +237,8 @@ struct er_rdzv {
     unsigned batches;  /* under way */
     size_t grown_from; /* size of the view that was too small last */
     bool clean;        /* nothing of older generations is left */
+    bool no_switch;    /* this leader's spec is not the next one any more */
+    bool respec_asked; /* leadership was offered to a node that has the next spec */
     struct {           /* a node being asked to leave, till that is known to be written */
         char ctl[ER_NAME_TEXT_MAX], node[ER_NAME_TEXT_MAX]; /* ctl "": none */
         uint64_t incarnation;
@@ -249,6 +256,7 @@ struct er_rdzv {
     struct {
         uint64_t generation, world_rev, nonce;
         bool ahead;        /* while its predecessor is sealed */
+        uint64_t spec;     /* of its members */
         uint64_t seq;      /* of my write of world that it rests on */
         uint64_t since_us; /* ahead: of that */
         uint32_t nnodes, world_size;

@@ -28,7 +28,7 @@ static bool gather(struct er_rdzv *c, size_t *ret_n)
     for (size_t i = 0; i < c->view.n && all; i++) {
         const struct er_view_node *n = &c->view.nodes[i];
 
-        if (!n->present)
+        if (!n->present || n->member.spec != c->view.world.spec)
             continue;
         all = can_take_part(c, n);
         if (!er_view_leaving(n) && !n->aside)
@@ -58,6 +58,7 @@ void rdzv_change(struct er_rdzv *c, const struct rdzv_survey *s, enum er_reason 
         return;
     rdzv_plan(c, n, rdzv_next_number(c), w.max_nodes);
     c->plan.ahead = true;
+    c->plan.spec = w.spec;
     c->plan.world_rev = 0;
     w.next = w.taken = c->plan.generation;
     w.next_nonce = c->plan.nonce;

@@ -15,7 +15,7 @@ static void begin(struct er_rdzv *c)
 {
     c->lead_rev = c->k_leader.mod_rev;
     c->elect_us = 0;
-    c->led_before = c->scaled = false;
+    c->led_before = c->scaled = c->no_switch = c->respec_asked = false;
     c->grown_from = 0;
     er_view_reset(&c->view);
     rdzv_set_lead(c, ER_LEAD_READING);

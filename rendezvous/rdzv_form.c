@@ -139,7 +139,7 @@ static void make_plan(struct er_rdzv *c, const struct rdzv_judgement *j, bool wi
     for (size_t i = 0; i < v->n; i++) {
         struct er_view_node *node = &v->nodes[i];
 
-        if (!node->present || er_view_leaving(node) ||
+        if (!node->present || node->member.spec != c->plan.spec || er_view_leaving(node) ||
             (!er_view_ready(v, node) && !er_bug(SEAL_UNREADY)) || (node->aside && !with_aside))
             continue;
         count_strike(c, node, j);
@@ -159,6 +159,78 @@ static bool number_is_fresh(const struct er_rdzv *c)
            c->view.world.seq == c->fresh_seq;
 }
 
+static bool fit(const struct er_rdzv *c, const struct er_view_node *n)
+{
+    return n->present && !er_view_leaving(n) && !n->aside && er_view_ready(&c->view, n);
+}
+
+/* Nodes that could be members and have that spec. */
+static uint32_t fit_with(const struct er_rdzv *c, uint64_t spec)
+{
+    uint32_t count = 0;
+
+    for (size_t i = 0; i < c->view.n; i++)
+        count += c->view.nodes[i].member.spec == spec && fit(c, &c->view.nodes[i]);
+    return count;
+}
+
+/* One that has a spec neither in force nor this leader's, as enough others do. */
+static const struct er_view_node *carrier(const struct er_rdzv *c)
+{
+    const struct er_job_record *w = &c->view.world;
+    uint64_t looked_at = 0;
+
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+        uint64_t spec = n->member.spec;
+
+        if (spec == w->spec || spec == c->spec_hash || spec == looked_at || !fit(c, n))
+            continue;
+        looked_at = spec;
+        if (fit_with(c, spec) >= w->min_nodes)
+            return n;
+    }
+    return NULL;
+}
+
+/* Plans with this leader's own spec, if enough nodes, and of each role, have it. */
+static bool can_switch(struct er_rdzv *c)
+{
+    uint32_t n;
+
+    if (c->spec_hash == c->view.world.spec || c->no_switch ||
+        fit_with(c, c->spec_hash) < c->view.world.min_nodes)
+        return false;
+    c->plan.spec = c->spec_hash;
+    if (!c->opts.roles_n || rdzv_count_roles(c, false, &n))
+        return true;
+    c->plan.spec = c->view.world.spec;
+    return false;
+}
+
+/* Another spec comes into force when the job forms and enough nodes have it. Only a leader that has
+ * it itself knows its text; another one offers its place, once. True: it just did. */
+static bool settle_spec(struct er_rdzv *c, struct rdzv_survey *s)
+{
+    const struct er_job_record *w = &c->view.world;
+    const struct er_view_node *to;
+
+    c->plan.spec = w->spec;
+    if (s->others < w->min_nodes)
+        return false;
+    if (can_switch(c)) {
+        s->ready = fit_with(c, c->spec_hash);
+        s->aside_ready = 0;
+        return false;
+    }
+    to = c->respec_asked || c->batches ? NULL : carrier(c);
+    if (!to)
+        return false;
+    c->respec_asked = true;
+    rdzv_send_handover(c, to);
+    return true;
+}
+
 void rdzv_form(struct er_rdzv *c)
 {
     struct rdzv_judgement j;
@@ -166,7 +238,7 @@ void rdzv_form(struct er_rdzv *c)
     uint32_t n;
 
     rdzv_survey(&c->view, &s);
-    if (!settled(c, &s))
+    if (!settled(c, &s) || settle_spec(c, &s))
         return;
     rdzv_judge(c, &j);
     if (j.fail) {
@@ -257,6 +329,7 @@ static void seal(struct er_rdzv *c)
     w.uncounted_row = j.uncounted ? w.uncounted_row + 1 : j.charge ? 0 : w.uncounted_row;
     w.early_row = (j.charge || j.uncounted) && j.early ? w.early_row + 1 : 0;
     w.phase = ER_WORLD_SEALED;
+    w.spec = c->plan.spec;
     w.reason = j.reason;
     w.has_cause = j.has_cause;
     w.cause = j.cause;

@@ -35,6 +35,7 @@ bool rdzv_hand_over(struct er_rdzv *c);
 /* rdzv_lead.c */
 struct rdzv_survey {
     uint32_t members, ok, newcomers, ready, unready;
+    uint32_t others;  /* registered with another spec than the one in force; ready */
     uint32_t present; /* registered, neither leaving nor set aside; so are newcomers and ready */
     uint32_t absent;  /* lost members without a record, no goodbye */
     uint32_t reborn;  /* lost members that came back as another incarnation */
@@ -130,6 +131,8 @@ void rdzv_send_read(struct er_rdzv *c, enum er_rdzv_lane_id id);
 void rdzv_send_join(struct er_rdzv *c);
 /* 17: a new run, of which this node is the first. */
 void rdzv_send_run(struct er_rdzv *c);
+/* This node's spec becomes the next one, if both keys are as they were read. */
+void rdzv_send_respec(struct er_rdzv *c, uint64_t spec_rev, uint64_t next_rev);
 void rdzv_send_result(struct er_rdzv *c);
 void rdzv_send_left(struct er_rdzv *c);
 void rdzv_send_elect(struct er_rdzv *c);

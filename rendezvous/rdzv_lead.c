@@ -37,6 +37,10 @@ static void survey_node(const struct er_view *v, const struct er_view_node *n,
     s->quit += v->world.phase == ER_WORLD_SEALED && !v->world.next_go &&
                er_view_alive_member(v, n) && n->member.left >= v->world.last_sealed &&
                n->result_generation < n->member.left;
+    if (n->member.spec != v->world.spec) { /* a spare, whatever else */
+        s->others += er_view_ready(v, n);
+        return;
+    }
     if (n->aside) {
         s->aside_ready += er_view_ready(v, n);
         s->aside_members += er_view_alive_member(v, n) && !er_view_succeeded(v, n);
@@ -110,7 +114,7 @@ static void follow_world(struct er_rdzv *c)
     if (w->phase == ER_WORLD_SEALED && c->sealed_noted != w->generation) {
         rdzv_note_sealed(c);
         c->sealed_us = c->now_us;
-        c->clean = c->scaled = false;
+        c->clean = c->scaled = c->no_switch = c->respec_asked = false;
     }
     c->forming_us = c->min_met_us = c->settled_us = 0;
     c->forming_noted = false;
@@ -375,6 +379,8 @@ void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_s
         rdzv_set_lead(c, ER_LEAD_REST);
     if (succeeded && kind == ER_TXN_VERDICT)
         rdzv_note_denied(c);
+    if (kind == ER_TXN_SEAL && reply && !succeeded && c->plan.spec != c->view.world.spec)
+        c->no_switch = true; /* it may be another one's turn: this formation keeps the old one */
     if (kind == ER_TXN_CTL && reply && !succeeded)
         c->drain.ctl[0] = 0;
     if (kind == ER_TXN_ASIDE)

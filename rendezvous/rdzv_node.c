@@ -7,8 +7,10 @@
 #define DEREGISTER_US 5000000ull /* for the goodbye; the lease ends by itself after that */
 #define REVOKE_US     2000000ull
 #define STALE_US      20000ull
-#define RUN_RETRY_US  100000ull
-#define KILL_US       1000000ull /* from the end of the stop grace to the last worker's end */
+#define RUN_RETRY_US                                                                               \
+    100000ull /* doubled up to 6.4 s: a thousand agents may wait for the last old one */
+#define RUN_RETRY_SHIFTS 6
+#define KILL_US          1000000ull /* from the end of the stop grace to the last worker's end */
 
 enum { CODE_UNAVAILABLE = 69, CODE_TEMPFAIL = 75, CODE_PROTOCOL = 76, CODE_CONFIG = 78 };
 
@@ -119,7 +121,7 @@ static bool registered(const struct er_rdzv *c)
  */
 static bool begins_run(const struct er_rdzv *c)
 {
-    return c->k_world.present && may_begin_run(c) && (rdzv_terminal(&c->world) || !c->run_tried);
+    return c->k_world.present && may_begin_run(c) && (rdzv_terminal(&c->world) || !c->run_tries);
 }
 
 static void join(struct er_rdzv *c)
@@ -419,6 +421,18 @@ static void end_decide(struct er_rdzv *c)
     }
 }
 
+/* A spec that was the job's, or was to be, and is neither any more. */
+static void watch_spec(struct er_rdzv *c)
+{
+    if (!c->registered_once || !c->k_world.present || c->world.spec == c->spec_seen)
+        return;
+    if (c->spec_seen && c->world.spec != c->spec_hash)
+        rdzv_leave(
+            c, CODE_PROTOCOL,
+            "the job goes on with another spec than this node's: start it again with that one", 0);
+    c->spec_seen = c->world.spec;
+}
+
 void rdzv_node_decide(struct er_rdzv *c)
 {
     if (c->state == ER_RDZV_REVOKING) {
@@ -441,6 +455,7 @@ void rdzv_node_decide(struct er_rdzv *c)
     if (c->state == ER_RDZV_IN && c->k_assign.present && c->assign.drain == c->opts.incarnation)
         rdzv_leave(c, 0, "drained by request",
                    c->planned ? er_deadline_in(c->now_us, c->opts.resize_grace_us) : 0);
+    watch_spec(c);
     run_decide(c);
     ride_decide(c);
     if (c->state == ER_RDZV_IN && !job_over(c))
@@ -471,24 +486,46 @@ static void say_difference(const char *mine, struct er_bytes other, struct er_te
     er_text_add(t, "'");
 }
 
+static bool is_mine(const struct er_rdzv *c, const struct er_store_kv *kv)
+{
+    return kv->value.len == strlen(c->spec) && memcmp(kv->value.data, c->spec, kv->value.len) == 0;
+}
+
+/* The join was refused: which of the job's specs is this node's? With neither it leaves, or makes
+ * its own the next one. */
+static void settle_spec(struct er_rdzv *c, const struct er_store_reply *reply)
+{
+    const struct er_store_kv *now = reply->kvs, *next = reply->range_n[1] ? &reply->kvs[1] : NULL;
+    char text[256] = "";
+    struct er_text t = {text, sizeof(text), 0};
+
+    c->join_next = !is_mine(c, now) && next && is_mine(c, next);
+    if (is_mine(c, now) || c->join_next)
+        return;
+    if (c->opts.update_spec && !c->respecced) {
+        rdzv_send_respec(c, now->mod_rev, next ? next->mod_rev : 0);
+        return;
+    }
+    say_difference(c->spec, now->value, &t);
+    rdzv_leave(c, CODE_PROTOCOL, text, 0);
+}
+
 void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply)
 {
     if (kind == ER_TXN_RUN && !reply->succeeded) { /* somebody lives, or was faster */
-        c->run_tried = true;
-        c->lanes[ER_LANE_OWN].retry_us = er_deadline_in(c->now_us, RUN_RETRY_US);
+        uint64_t wait = RUN_RETRY_US
+                        << (c->run_tries < RUN_RETRY_SHIFTS ? c->run_tries : RUN_RETRY_SHIFTS);
+
+        c->run_tries++;
+        c->lanes[ER_LANE_OWN].retry_us =
+            er_deadline_in(c->now_us, wait / 2 + rdzv_random(c) % wait);
     }
+    if (kind == ER_TXN_RESPEC && reply->succeeded)
+        c->respecced = true;
     if (kind == ER_TXN_RESULT)
         c->result_due = false; /* written; or there already; or the generation is superseded */
     if (kind == ER_TXN_LEFT && !reply->succeeded)
         c->lanes[ER_LANE_OWN].retry_us = 0; /* the record as it is now has been read */
-    if (kind == ER_TXN_JOIN && !reply->succeeded && reply->range_count && reply->range_n[0]) {
-        struct er_bytes spec = reply->kvs[0].value;
-        char text[256] = "";
-        struct er_text t = {text, sizeof(text), 0};
-
-        if (spec.len == strlen(c->spec) && memcmp(spec.data, c->spec, spec.len) == 0)
-            return;
-        say_difference(c->spec, spec, &t);
-        rdzv_leave(c, CODE_PROTOCOL, text, 0);
-    }
+    if (kind == ER_TXN_JOIN && !reply->succeeded && reply->range_count && reply->range_n[0])
+        settle_spec(c, reply);
 }

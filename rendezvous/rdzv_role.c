@@ -10,8 +10,9 @@ static uint32_t count_ready(const struct er_rdzv *c, uint32_t role, bool with_as
     for (size_t i = 0; i < c->view.n; i++) {
         const struct er_view_node *node = &c->view.nodes[i];
 
-        n += node->present && node->member.role == role && !er_view_leaving(node) &&
-             er_view_ready(&c->view, node) && (with_aside || !node->aside);
+        n += node->present && node->member.role == role && node->member.spec == c->plan.spec &&
+             !er_view_leaving(node) && er_view_ready(&c->view, node) &&
+             (with_aside || !node->aside);
     }
     return n;
 }
@@ -71,7 +72,7 @@ bool rdzv_room_for_newcomer(const struct er_rdzv *c)
         const struct er_view_node *node = &c->view.nodes[i];
 
         if (!node->present || node->aside || er_view_leaving(node) ||
-            er_view_alive_member(&c->view, node))
+            node->member.spec != c->view.world.spec || er_view_alive_member(&c->view, node))
             continue;
         for (uint32_t r = 0; r < c->opts.roles_n; r++) {
             if (c->opts.roles[r].id == node->member.role &&

@@ -117,6 +117,7 @@ static void own_member(const struct er_rdzv *c, struct er_member *m)
     m->planned = c->planned;
     m->prepared = c->prepared;
     m->role = c->opts.role;
+    m->spec = c->spec_hash;
 }
 
 static void put_member(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_bytes key)
@@ -185,6 +186,7 @@ static void first_world(struct er_rdzv *c, struct er_job_record *w)
     w->writer = c->opts.incarnation;
     w->seq = ++c->seq;
     w->protocol_low = w->protocol_high = ER_PROTOCOL;
+    w->spec = c->spec_hash;
 }
 
 /* 2: first of all: writes spec and world as well; else joins what is there. Takes the leader's
@@ -193,6 +195,7 @@ void rdzv_send_join(struct er_rdzv *c)
 {
     struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_OWN, ER_TXN_JOIN);
     struct er_bytes spec = rdzv_txn_key_of(c, l, ER_KEY_SPEC, 0, "");
+    struct er_bytes next = rdzv_txn_key_of(c, l, ER_KEY_SPEC_NEXT, 0, "");
     struct er_bytes world = rdzv_txn_key_of(c, l, ER_KEY_WORLD, 0, "");
     struct er_bytes leader = rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, "");
     struct er_bytes node = rdzv_txn_key_of(c, l, ER_KEY_NODE, 0, c->opts.node_id);
@@ -210,17 +213,30 @@ void rdzv_send_join(struct er_rdzv *c)
         rdzv_txn_add_put(l, spec, c->spec, strlen(c->spec), 0);
         rdzv_txn_put_world(l, world, &w);
     } else {
-        rdzv_txn_cmp_value(l, spec, c->spec, strlen(c->spec));
+        rdzv_txn_cmp_value(l, c->join_next ? next : spec, c->spec, strlen(c->spec));
     }
     if (elect) {
         rdzv_txn_add_cmp(l, ER_CMP_CREATE, leader, 0);
         put_leader(c, l, leader);
     }
-    rdzv_txn_add_read(l, spec);
+    rdzv_txn_add_read(l, spec); /* rdzv_node_reply() knows that these two are the first */
+    rdzv_txn_add_read(l, next);
     rdzv_txn_add_read(l, world);
     rdzv_txn_add_read(l, leader);
     rdzv_txn_add_read(l, node);
     rdzv_txn_add_read(l, rdzv_txn_key_of(c, l, ER_KEY_ASSIGN, 0, c->opts.node_id));
+    rdzv_txn_end(c, l);
+}
+
+/* Of two that do it at once, the later one has read the earlier one's. */
+void rdzv_send_respec(struct er_rdzv *c, uint64_t spec_rev, uint64_t next_rev)
+{
+    struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_OWN, ER_TXN_RESPEC);
+    struct er_bytes next = rdzv_txn_key_of(c, l, ER_KEY_SPEC_NEXT, 0, "");
+
+    rdzv_txn_add_cmp(l, ER_CMP_MOD, rdzv_txn_key_of(c, l, ER_KEY_SPEC, 0, ""), spec_rev);
+    rdzv_txn_add_cmp(l, ER_CMP_MOD, next, next_rev);
+    rdzv_txn_add_put(l, next, c->spec, strlen(c->spec), 0);
     rdzv_txn_end(c, l);
 }
 
@@ -239,6 +255,8 @@ static void delete_old_run(struct er_rdzv *c, struct er_rdzv_lane *l)
     }
     rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
                                             .key = rdzv_txn_key_of(c, l, ER_KEY_FENCE, 0, "")});
+    rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
+                                            .key = rdzv_txn_key_of(c, l, ER_KEY_SPEC_NEXT, 0, "")});
     if (c->opts.new_run == ER_NEW_RUN_FRESH)
         rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
                                                 .key = rdzv_txn_key_of(c, l, ER_KEY_CKPT, 0, "")});

@@ -139,6 +139,16 @@ void rdzv_send_assign(struct er_rdzv *c)
     rdzv_txn_end(c, l);
 }
 
+/* From the seal on the next spec, which is this leader's own, is in force. */
+static void switch_spec(struct er_rdzv *c, struct er_rdzv_lane *l)
+{
+    struct er_bytes next = rdzv_txn_key_of(c, l, ER_KEY_SPEC_NEXT, 0, "");
+
+    rdzv_txn_cmp_value(l, next, c->spec, strlen(c->spec));
+    rdzv_txn_add_put(l, rdzv_txn_key_of(c, l, ER_KEY_SPEC, 0, ""), c->spec, strlen(c->spec), 0);
+    rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE, .key = next});
+}
+
 void rdzv_send_seal(struct er_rdzv *c, struct er_job_record *w)
 {
     struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_LEAD, ER_TXN_SEAL);
@@ -150,6 +160,8 @@ void rdzv_send_seal(struct er_rdzv *c, struct er_job_record *w)
     rdzv_txn_put_world(l, world, w);
     rdzv_txn_add_put(l, rdzv_txn_key_of(c, l, ER_KEY_FENCE, 0, ""), text,
                      er_fence_format(w->generation, w->nonce, text), 0);
+    if (w->spec != c->view.world.spec)
+        switch_spec(c, l);
     read_world(c, l, world);
     rdzv_txn_end(c, l);
 }

@@ -46,7 +46,8 @@
     X(OUTAGE, 2)                                                                                   \
     X(CLOCK, 4)                                                                                    \
     X(COMMIT, 12)                                                                                  \
-    X(KEYS, 6)
+    X(KEYS, 6)                                                                                     \
+    X(RESPEC, 3)
 enum sim_fault_kind {
 #define SIM_ENUM(name, weight) SIM_##name,
     SIM_FAULT_KINDS(SIM_ENUM)
@@ -119,7 +120,8 @@ struct sim_node {
     struct er_driver *driver; /* NULL: down */
     struct er_rand rand;      /* its own, so that a shorter schedule changes little */
     uint64_t incarnation, boot, next_us;
-    bool dirty; /* next_us is to be found out again */
+    uint64_t spec; /* hash of the spec it was started with */
+    bool dirty;    /* next_us is to be found out again */
     bool over, late_to_stop;
     struct er_verdict verdict;
     int drift_ppm;
@@ -147,8 +149,10 @@ struct sim {
     struct sim_shape shape;
     bool healed, finishing, broken;
     char why[256];
+    uint64_t second, second_events; /* how many in the second under way */
     uint64_t events, seals, outage_us, incarnations, requests;
     uint64_t last_rev;
+    unsigned specs; /* the newest one, which agents are started with */
     struct sim_node nodes[SIM_NODES];
     struct sim_fault faults[SIM_FAULTS];
     size_t fault_n;
@@ -158,6 +162,7 @@ struct sim {
     /* what the observer has seen */
     struct er_assign assign[SIM_NODES];
     bool assign_seen[SIM_NODES], registered[SIM_NODES];
+    uint64_t spec_seen[SIM_NODES]; /* of its record */
     char fence[ER_FENCE_MAX];
     struct er_job_record world;
     bool has_world;

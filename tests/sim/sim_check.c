@@ -62,6 +62,8 @@ static void check_member(struct sim *sim, const struct er_job_record *w, struct 
     g->rank[i] = a->group_rank;
     g->first[i] = a->first_rank;
     g->incarnation[i] = a->incarnation;
+    sim_require(sim, !sim->registered[i] || sim->spec_seen[i] == w->spec,
+                "n%d is in %llu with another spec", i, (unsigned long long)w->generation);
     sim_require(sim,
                 !running_now(node) || node->incarnation != a->incarnation ||
                     node->running == w->generation,
@@ -266,6 +268,7 @@ static void see_member(struct sim *sim, int i, const struct er_store_kv *kv)
         sim_fail(sim, "member record is malformed");
         return;
     }
+    sim->spec_seen[i] = m.spec;
     if (m.incarnation == node->incarnation && node->driver && node->running)
         sim_require(sim, m.left < node->running, "n%d said it left %llu and runs %llu", i,
                     (unsigned long long)m.left, (unsigned long long)node->running);
@@ -415,12 +418,15 @@ static void check_leftovers(struct sim *sim)
 
 void sim_check_rest(struct sim *sim)
 {
-    int max = (int)sim->world.max_nodes, want = sim->n < max ? sim->n : max, have = 0;
+    int max = (int)sim->world.max_nodes, want = 0, have = 0;
 
     if (sim_job_over(&sim->world))
         return;
-    for (int i = 0; i < sim->n; i++)
+    for (int i = 0; i < sim->n; i++) {
+        want += sim->nodes[i].spec == sim->world.spec;
         have += sim->nodes[i].running && sim->nodes[i].running == sim->world.last_sealed;
+    }
+    want = want < max ? want : max;
     sim_require(sim, sim->world.phase == ER_WORLD_SEALED && have == want,
                 "after the faults %d of %d nodes run generation %llu (phase %d, next %llu)", have,
                 want, (unsigned long long)sim->world.last_sealed, (int)sim->world.phase,

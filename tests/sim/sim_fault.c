@@ -252,6 +252,16 @@ static bool do_keys(struct sim *sim, struct sim_node *node, uint64_t amount)
     return true;
 }
 
+/* A rolling change begins: whoever starts from now on has the new spec. */
+static bool do_respec(struct sim *sim, struct sim_node *node, uint64_t amount)
+{
+    if (node->driver->core->leaving)
+        return false;
+    sim->specs += amount % 5 != 0;
+    er_driver_drain(node->driver, 75, "restarted", 0);
+    return true;
+}
+
 static bool (*const actions[SIM_FAULT_COUNT])(struct sim *, struct sim_node *, uint64_t) = {
     [SIM_FAIL] = do_fail,
     [SIM_QUIT] = do_quit,
@@ -278,6 +288,7 @@ static bool (*const actions[SIM_FAULT_COUNT])(struct sim *, struct sim_node *, u
     [SIM_CLOCK] = do_clock,
     [SIM_COMMIT] = do_commit,
     [SIM_KEYS] = do_keys,
+    [SIM_RESPEC] = do_respec,
 };
 
 bool sim_act(struct sim *sim, struct sim_node *node, enum sim_fault_kind kind, uint64_t amount)

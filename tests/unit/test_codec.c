@@ -31,6 +31,9 @@ static struct er_job_record full_world(void)
     w.world_size = w.nnodes = w.uncounted_row = w.early_row = UINT32_MAX;
     memset(w.master_addr, 'x', sizeof(w.master_addr) - 1);
     w.master_port = 65535;
+    w.next = w.taken = ER_GEN_MAX;
+    w.next_nonce = w.spec = UINT64_MAX;
+    w.next_nnodes = w.next_size = UINT32_MAX;
     w.exit_code = 255;
     w.age_n = ER_BUDGET_AGES;
     for (unsigned i = 0; i < ER_BUDGET_AGES; i++)
@@ -194,7 +197,7 @@ Test(codec, foreign_and_malformed_keys_are_other)
         "/e/j/j/r/00000000001x/b",
         "/e/j/",
         "/e/j/op/000000000001/b",
-        "/e/j/spec-next",
+        "/e/j/spec-nexu",
         "/e/j/j/r/000000000012",
         "/e/j/j/r/000000000012/",
     };
