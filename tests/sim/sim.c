@@ -337,7 +337,7 @@ static void end_outage(struct sim *sim)
 /* So many are no protocol's, and slow. */
 static void check_storm(struct sim *sim)
 {
-    uint64_t most = sim->n > 10 ? 1000 * (uint64_t)sim->n : 10000;
+    uint64_t most = sim->n > 10 ? 400 * (uint64_t)sim->n : 4000;
 
     if (sim->now_us / ER_US_PER_S != sim->second) {
         sim->second = sim->now_us / ER_US_PER_S;
