@@ -149,6 +149,7 @@ struct sim {
     struct sim_shape shape;
     bool healed, finishing, broken;
     char why[256];
+    uint64_t asides;
     uint64_t second, second_events; /* how many in the second under way */
     uint64_t events, seals, outage_us, incarnations, requests;
     uint64_t last_rev;

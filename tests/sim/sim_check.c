@@ -6,6 +6,8 @@
 
 /* What must hold after every change of the store. */
 
+#define ASIDES_MAX 500 /* of one seed */
+
 void sim_fail(struct sim *sim, const char *format, ...)
 {
     va_list args;
@@ -300,6 +302,8 @@ static void see_second(struct sim *sim, const struct er_key *key, int i,
         see_commit(sim, kv);
     else if (key->kind == ER_KEY_RESULT && i >= 0)
         see_result(sim, key, i, kv);
+    else if (key->kind == ER_KEY_ASIDE)
+        sim_require(sim, ++sim->asides < ASIDES_MAX, "nodes are set aside again and again");
     else if (key->kind == ER_KEY_KV || key->kind == ER_KEY_OP)
         fenced(sim, key->generation, "key");
 }
