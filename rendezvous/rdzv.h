@@ -250,7 +250,9 @@ struct er_rdzv {
         uint64_t cooldown_us;
         char node[ER_NAME_TEXT_MAX], reason[128];
         char ctl[ER_NAME_TEXT_MAX]; /* the request that asked for it; "" none */
+        uint64_t ctl_rev;
     } aside;
+    uint64_t acted_rev;    /* mod_revision of the last request that set a node aside */
     uint64_t sealed_noted; /* generation */
     uint32_t restarts_noted;
     struct {

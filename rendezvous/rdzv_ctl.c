@@ -49,10 +49,14 @@ void rdzv_aside_done(struct er_rdzv *c, bool succeeded)
 {
     struct er_view_node *n = er_view_find(&c->view, c->aside.node);
 
-    if (n)
+    if (n) { /* the view takes it for written at once, or it would be set aside again */
         n->no_aside = !succeeded;
-    if (succeeded)
+        n->aside |= succeeded;
+    }
+    if (succeeded) {
         rdzv_note_aside(c);
+        c->acted_rev = c->aside.ctl_rev;
+    }
     c->aside.lease = 0;
     c->aside.granted = false;
 }
@@ -162,6 +166,8 @@ void rdzv_requests(struct er_rdzv *c)
             rdzv_read_again(c);
         return;
     }
+    if (r->mod_rev == c->acted_rev)
+        return; /* the view doesn't show yet that it is gone */
     rdzv_note_request(c, &r->ctl);
     switch (r->ctl.kind) {
     case ER_ASK_STOP:

@@ -242,8 +242,9 @@ void rdzv_send_aside(struct er_rdzv *c)
 
     er_text_add(&why, c->aside.reason);
     rdzv_txn_add_cmp(l, ER_CMP_MOD, rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, ""), c->lead_rev);
+    c->aside.ctl_rev = c->aside.ctl[0] ? ctl_rev(c, c->aside.ctl) : 0;
     if (c->aside.ctl[0])
-        take_ctl(c, l, c->aside.ctl, ctl_rev(c, c->aside.ctl));
+        take_ctl(c, l, c->aside.ctl, c->aside.ctl_rev);
     rdzv_txn_add_put(l, rdzv_txn_key_of(c, l, ER_KEY_ASIDE, 0, c->aside.node), bytes,
                      er_aside_encode(&aside, bytes), c->aside.lease);
     rdzv_txn_end(c, l);

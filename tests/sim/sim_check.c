@@ -6,7 +6,7 @@
 
 /* What must hold after every change of the store. */
 
-#define ASIDES_MAX 500 /* of one seed */
+#define ASIDES_MAX 200 /* of one seed */
 
 void sim_fail(struct sim *sim, const char *format, ...)
 {

@@ -217,6 +217,25 @@ Test(rdzv_request, who_misses_the_ready_deadline_is_set_aside)
     end();
 }
 
+/* The leader hears of its own writes late. */
+Test(rdzv_request, a_node_is_set_aside_once_for_one_reason)
+{
+    begin(1, 3);
+    base.strike_cooldown_us = 600 * ER_US_PER_S;
+    form(3);
+    er_store_mem_delay(nodes[0].client, 0, 400000);
+    ask(0, "q",
+        &(struct er_ask){.kind = ER_ASK_ASIDE, .node = "n2", .cooldown_us = 900 * ER_US_PER_S});
+    pass(5 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].aside_notes, 1u);
+    nodes[1].slow = true;
+    fail(0);
+    pass(60 * ER_US_PER_S);
+    cr_assert(there("j/aside/n1"));
+    cr_assert_eq(nodes[0].aside_notes, 2u);
+    end();
+}
+
 Test(rdzv_request, a_leaving_leader_names_its_successor)
 {
     begin(1, 3);
