@@ -68,24 +68,25 @@ void mlp_close(struct mlp *mlp)
     er_pool_free(mlp->pool);
 }
 
-static double backward(struct mlp *mlp)
+double mlp_backward(const struct mlp *mlp, struct er_tape *tape, const float *images,
+                    const int32_t *labels, size_t rows)
 {
-    struct er_shape shape = er_shape_2d(mlp->rows, mlp->widths[0]);
+    struct er_shape shape = er_shape_2d(rows, mlp->widths[0]);
     struct er_error err = ER_ERROR_INIT;
     struct er_tensor *x, *loss;
     double sum;
 
-    must(er_tape_begin(mlp->tape, &err), &err);
-    must(er_tape_input(mlp->tape, "images", &shape, mlp->images, &x, &err), &err);
+    must(er_tape_begin(tape, &err), &err);
+    must(er_tape_input(tape, "images", &shape, images, &x, &err), &err);
     for (size_t layer = 0; layer < MLP_LAYERS; layer++) {
         if (layer > 0)
-            must(er_relu(mlp->tape, x, &x, &err), &err);
-        must(er_linear(mlp->tape, x, er_tape_param(mlp->tape, 2 * layer),
-                       er_tape_param(mlp->tape, 2 * layer + 1), &x, &err),
+            must(er_relu(tape, x, &x, &err), &err);
+        must(er_linear(tape, x, er_tape_param(tape, 2 * layer), er_tape_param(tape, 2 * layer + 1),
+                       &x, &err),
              &err);
     }
-    must(er_cross_entropy(mlp->tape, x, mlp->labels, &sum, &loss, &err), &err);
-    must(er_tape_backward(mlp->tape, loss, &err), &err);
+    must(er_cross_entropy(tape, x, labels, &sum, &loss, &err), &err);
+    must(er_tape_backward(tape, loss, &err), &err);
     return sum;
 }
 
@@ -97,7 +98,7 @@ double mlp_step_ms(struct mlp *mlp, struct er_ddp *ddp)
     double began = bench_now_ms();
 
     mlp->ddp = ddp;
-    vote.loss = backward(mlp);
+    vote.loss = mlp_backward(mlp, mlp->tape, mlp->images, mlp->labels, mlp->rows);
     if (ddp)
         must(er_ddp_finish(ddp, &vote, &err), &err);
     er_optim_apply(&mlp->optim, &view, mlp->step, 1e-4, 1.0 / vote.weight);

@@ -26,5 +26,9 @@ struct mlp {
 /* `widths` is borrowed. Samples differ by rank, parameters do not. */
 void mlp_open(struct mlp *mlp, const size_t *widths, size_t rows, uint64_t rank);
 void mlp_close(struct mlp *mlp);
+/* Forward and backward of `rows` samples on a tape of these parameters, the model's own or that of
+ * a replica; the sum of losses. */
+double mlp_backward(const struct mlp *mlp, struct er_tape *tape, const float *images,
+                    const int32_t *labels, size_t rows);
 /* Milliseconds of one step; with `ddp` NULL there is nobody else. */
 double mlp_step_ms(struct mlp *mlp, struct er_ddp *ddp);
