@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "rendezvous/codec.h"
 
 #define CONNS_A_WORKER 4 /* a worker's own, its helpers' and some that linger */
 #define CONNS_BASE     64
@@ -101,6 +102,10 @@ static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
         rc = er_error_errno(err, "write to '%s'", dir);
     if (!rc)
         rc = er_fence_newest(dir, &agent->first_generation, err);
+    if (!rc && agent->first_generation >= ER_GEN_MAX / 2)
+        rc = er_error_set(err, ER_E_CONFIG,
+                          "'%s/.fence-g%llu' is of no generation that ever began: remove that file",
+                          dir, (unsigned long long)agent->first_generation);
     return rc ? er_error_wrap(err, rc, "checkpoint.dir") : 0;
 }
 

@@ -64,10 +64,15 @@ int er_ckpt_source_shard(struct er_ckpt_source *source, uint32_t shard, struct e
     rc = er_ckpt_join(source->folder, s->name, path, err);
     if (rc < 0)
         return rc;
-    ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: a pipe in its place must not make us wait for its other end. */
+    ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return er_error_set(err, ER_E_CORRUPT, "'%s' is missing", path);
     if (fd < 0 || fstat(fd, &st) < 0)
         return er_error_errno(err, "open '%s'", path);
-    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != s->bytes)
+    if (!S_ISREG(st.st_mode))
+        return er_error_set(err, ER_E_CORRUPT, "'%s' is not a file", path);
+    if ((uint64_t)st.st_size != s->bytes)
         return er_error_set(err, ER_E_CORRUPT, "'%s' has %lld bytes, the manifest says %llu", path,
                             (long long)st.st_size, (ull)s->bytes);
     source->fds[shard] = ER_TAKE_FD(fd);

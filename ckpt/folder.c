@@ -45,8 +45,7 @@ int er_ckpt_join(const char *folder, const char *name, char ret_path[PATH_MAX],
     return format_path(snprintf(ret_path, PATH_MAX, "%s/%s", folder, name), folder, err);
 }
 
-/* "step-000000000042" -> 42; false for any other name. */
-static bool parse_step_name(const char *name, uint64_t *ret)
+bool er_ckpt_step_parse(const char *name, uint64_t *ret)
 {
     static const char head[] = "step-";
     if (strncmp(name, head, sizeof(head) - 1) != 0)
@@ -97,7 +96,7 @@ int er_ckpt_list(const char *dir, uint64_t **ret, size_t *ret_n, struct er_error
         return rc;
     for (struct dirent *e; (e = readdir(d));) {
         char path[PATH_MAX];
-        if (!parse_step_name(e->d_name, &step) ||
+        if (!er_ckpt_step_parse(e->d_name, &step) ||
             snprintf(path, sizeof(path), "%s/%s/manifest.json", dir, e->d_name) >= PATH_MAX ||
             access(path, F_OK) != 0)
             continue;

@@ -15,6 +15,9 @@ int er_ckpt_temp_path(const char *dir, uint64_t step, uint64_t generation, uint6
 int er_ckpt_join(const char *folder, const char *name, char ret_path[PATH_MAX],
                  struct er_error *err);
 
+/* "step-000000000042" -> 42; false for any other name. */
+bool er_ckpt_step_parse(const char *name, uint64_t *ret);
+
 /* Remove temporary folders of generations up to `generation` but `keep` (a path, or NULL):
  * leftovers of writers that died. A folder that another cleaner removes meanwhile is fine.
  * *ret_n (may be NULL) counts. */

@@ -67,18 +67,18 @@ static int remove_step(const char *dir, uint64_t step, uint64_t generation, stru
 }
 
 int er_ckpt_gc(const char *dir, const struct er_ckpt_opts *opts, uint64_t current,
-               uint64_t generation, er_ckpt_gone_fn gone, void *user)
+               uint64_t generation, er_ckpt_gone_fn gone, void *user, struct er_error *err)
 {
     ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
     size_t n = 0;
-    int rc = er_ckpt_gc_plan(dir, opts, current, &steps, &n, NULL);
+    int rc = er_ckpt_gc_plan(dir, opts, current, &steps, &n, err);
 
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        rc = er_ckpt_check_fence(dir, generation, NULL);
+        rc = er_ckpt_check_fence(dir, generation, err);
+        if (rc == 0)
+            rc = remove_step(dir, steps[i], generation, err);
         if (rc == 0 && gone)
             gone(user, steps[i]);
-        if (rc == 0)
-            rc = remove_step(dir, steps[i], generation, NULL);
     }
     return rc;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/file.h"
@@ -10,17 +11,53 @@
 #include "ckpt/fetch.h"
 #include "ckpt/slices.h"
 
+/* Opening a pipe would wait for its other end, for ever. */
+static int read_text(const char *path, struct er_buf *text, struct er_error *err)
+{
+    struct stat st;
+    int rc;
+
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return er_error_set(err, ER_E_CORRUPT, "'%s' is not a file", path);
+    rc = er_file_read(path, text, err);
+    return rc == -EFBIG ? er_error_set(err, ER_E_CORRUPT, "'%s' is too long for a manifest", path)
+                        : rc;
+}
+
+/* A folder under the name of another step would be taken for the newest, again and again. */
+static int check_name(const char *folder, const struct er_manifest *m, struct er_error *err)
+{
+    const char *slash = strrchr(folder, '/');
+    uint64_t step;
+
+    if (!er_ckpt_step_parse(slash ? slash + 1 : folder, &step) || step == m->meta.applied)
+        return 0;
+    return er_error_set(err, ER_E_CORRUPT,
+                        "'%s' holds step %llu, somebody renamed it: give it the name of its step",
+                        folder, (unsigned long long)m->meta.applied);
+}
+
 int er_ckpt_read_manifest(const char *folder, struct er_manifest *ret, struct er_error *err)
 {
     char path[PATH_MAX];
     ER_CLEANUP(er_buf_done) struct er_buf text;
+    struct er_manifest m;
     int rc;
 
     er_buf_init(&text, ER_MANIFEST_BYTES_MAX);
     rc = er_ckpt_join(folder, "manifest.json", path, err);
     if (rc == 0)
-        rc = er_file_read(path, &text, err);
-    return rc == 0 ? er_manifest_parse(er_buf_str(&text), text.len, ret, err) : rc;
+        rc = read_text(path, &text, err);
+    if (rc == 0)
+        rc = er_manifest_parse(er_buf_str(&text), text.len, &m, err);
+    if (rc < 0)
+        return rc;
+    rc = check_name(folder, &m, err);
+    if (rc < 0)
+        er_manifest_done(&m);
+    else
+        *ret = m;
+    return rc;
 }
 
 /* ---- one folder ---- */

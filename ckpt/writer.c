@@ -173,6 +173,6 @@ void er_task_settle(void *arg)
     }
     (void)er_remove_all(save->temp, NULL); /* what failed, or the folder that was replaced */
     if (save->committed)
-        (void)er_ckpt_gc(save->dir, &save->opts, save->meta.applied, save->fence, NULL, NULL);
+        (void)er_ckpt_gc(save->dir, &save->opts, save->meta.applied, save->fence, NULL, NULL, NULL);
     er_save_task_end(save, 0, NULL);
 }

@@ -28,7 +28,8 @@ static int run(struct er_ctx *ctx, struct er_error *err)
     const struct er_world *world = er_world(ctx);
     const struct er_ckpt_group group = {.size = 1, .user = ctx, .commit = commit};
     const struct er_slice state = {"weights", ER_CKPT_F32, 1, {N}, 0, N, weights, true};
-    struct er_meta meta = {.world_size = world->size};
+    const struct er_ckpt_opts opts = {.generation = world->generation};
+    struct er_meta meta = {0};
     struct er_ckpt *ckpt = NULL;
     int rc;
 
@@ -36,14 +37,17 @@ static int run(struct er_ctx *ctx, struct er_error *err)
         return er_error_set(err, ER_E_CONFIG,
                             "no folder for checkpoints: set checkpoint.dir, or "
                             "ELASTIC_CHECKPOINT_DIR for a run without elastic-run");
-    rc = er_ckpt_open(&ckpt, world->checkpoint_dir, &group, NULL, err);
-
+    rc = er_ckpt_open(&ckpt, world->checkpoint_dir, &group, &opts, err);
     if (rc == 0)
         rc = er_ckpt_load(ckpt, &state, 1, &meta, NULL, NULL, err); /* 1: none yet */
     if (rc >= 0)
         rc = er_barrier(ctx, "loaded", UINT64_MAX, err); /* before anybody saves a newer one */
     if (rc == 0 && meta.applied >= EPOCHS)
         printf("rank %d: already done at epoch %d\n", world->rank, (int)meta.applied);
+    /* Of this run, not of the one that was loaded. */
+    meta.generation = world->generation;
+    meta.first_step = meta.applied + 1;
+    meta.world_size = world->size;
     for (uint64_t epoch = meta.applied + 1; rc >= 0 && epoch <= EPOCHS; epoch++) {
         for (int i = 0; i < N; i++)
             weights[i] += 0.5f * (1.0f - weights[i]); /* "training" */

@@ -35,31 +35,40 @@ static const char USAGE[] =
     "checkpoint,\n"
     "74 reading or writing failed\n";
 
+enum verb { LIST, VERIFY, INSPECT, GC, EXPORT, VERB_COUNT };
+
 static const struct {
     const char *name;
     int operands;
     int (*run)(const struct tool_args *args);
-} verbs[] = {
-    {"list", 1, tool_list}, {"verify", 1, tool_verify}, {"inspect", 1, tool_inspect},
-    {"gc", 1, tool_gc},     {"export", 2, tool_export},
+} verbs[VERB_COUNT] = {
+    [LIST] = {"list", 1, tool_list},          [VERIFY] = {"verify", 1, tool_verify},
+    [INSPECT] = {"inspect", 1, tool_inspect}, [GC] = {"gc", 1, tool_gc},
+    [EXPORT] = {"export", 2, tool_export},
 };
 
 enum option_kind { FLAG, COUNT32, COUNT64, SIZE };
 
+#define ON(verb)  (1u << (verb))
+#define ON_ANY    (ON(VERB_COUNT) - 1)
+#define ON_A_STEP (ON(VERIFY) | ON(INSPECT) | ON(EXPORT))
+
 static const struct {
     const char *name;
     enum option_kind kind;
+    unsigned on;        /* the verbs that take it */
     size_t field, flag; /* flag: a bool that says it was given; 0: none */
 } options[] = {
-    {"--json", FLAG, offsetof(struct tool_args, json), 0},
-    {"--all", FLAG, offsetof(struct tool_args, all), 0},
-    {"--dry-run", FLAG, offsetof(struct tool_args, dry_run), 0},
-    {"--more-is-better", FLAG, offsetof(struct tool_args, more_is_better), 0},
-    {"--step", COUNT64, offsetof(struct tool_args, step), offsetof(struct tool_args, has_step)},
-    {"--keep-last", COUNT32, offsetof(struct tool_args, keep_last), 0},
-    {"--keep-best", COUNT32, offsetof(struct tool_args, keep_best), 0},
-    {"--keep-every", COUNT64, offsetof(struct tool_args, keep_every), 0},
-    {"--shard-size", SIZE, offsetof(struct tool_args, shard_bytes), 0},
+    {"--json", FLAG, ON_ANY, offsetof(struct tool_args, json), 0},
+    {"--all", FLAG, ON(VERIFY), offsetof(struct tool_args, all), 0},
+    {"--dry-run", FLAG, ON(GC), offsetof(struct tool_args, dry_run), 0},
+    {"--more-is-better", FLAG, ON(GC), offsetof(struct tool_args, more_is_better), 0},
+    {"--step", COUNT64, ON_A_STEP, offsetof(struct tool_args, step),
+     offsetof(struct tool_args, has_step)},
+    {"--keep-last", COUNT32, ON(GC), offsetof(struct tool_args, keep_last), 0},
+    {"--keep-best", COUNT32, ON(GC), offsetof(struct tool_args, keep_best), 0},
+    {"--keep-every", COUNT64, ON(GC), offsetof(struct tool_args, keep_every), 0},
+    {"--shard-size", SIZE, ON(EXPORT), offsetof(struct tool_args, shard_bytes), 0},
 };
 
 static int usage(const char *what, const char *which)
@@ -99,7 +108,7 @@ static long find_option(const char *name, size_t n)
 }
 
 /* --name, --name value or --name=value at argv[*at]. 0, or the exit status. */
-static int parse_option(struct tool_args *args, char **argv, int *at)
+static int parse_option(struct tool_args *args, enum verb verb, char **argv, int *at)
 {
     const char *arg = argv[*at], *value = strchr(arg, '=');
     struct er_error err = ER_ERROR_INIT;
@@ -107,6 +116,10 @@ static int parse_option(struct tool_args *args, char **argv, int *at)
 
     if (i < 0)
         return usage("unknown option", arg);
+    if (!(options[i].on & ON(verb))) {
+        fprintf(stderr, "elastic-ckpt: '%s' has no option %s\n", verbs[verb].name, options[i].name);
+        return TOOL_USAGE;
+    }
     if (options[i].kind == FLAG) {
         if (value)
             return usage("takes no value", arg);
@@ -123,8 +136,9 @@ static int parse_option(struct tool_args *args, char **argv, int *at)
     return 0;
 }
 
-static int parse(struct tool_args *args, int operands, int argc, char **argv)
+static int parse(struct tool_args *args, enum verb verb, int argc, char **argv)
 {
+    int operands = verbs[verb].operands;
     const char **to[] = {&args->dir, &args->out};
     int n = 0;
 
@@ -132,7 +146,7 @@ static int parse(struct tool_args *args, int operands, int argc, char **argv)
         int rc = 0;
 
         if (argv[i][0] == '-')
-            rc = parse_option(args, argv, &i);
+            rc = parse_option(args, verb, argv, &i);
         else if (n == operands)
             rc = usage("did not expect", argv[i]);
         else
@@ -140,7 +154,26 @@ static int parse(struct tool_args *args, int operands, int argc, char **argv)
         if (rc)
             return rc;
     }
+    if (args->all && args->has_step)
+        return usage("--all and --step exclude each other", NULL);
     return n < operands ? usage("an operand is missing", NULL) : 0;
+}
+
+static bool asks_for_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+/* An answer that did not reach its reader is none. */
+static int end_output(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "elastic-ckpt: write the answer: %s\n", er_error_name(-errno));
+    return TOOL_IO;
 }
 
 int main(int argc, char **argv)
@@ -149,37 +182,61 @@ int main(int argc, char **argv)
 
     if (argc < 2)
         return usage("which verb?", NULL);
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+    if (asks_for_help(argc, argv)) {
         fputs(USAGE, stdout);
-        return TOOL_OK;
+        return end_output(TOOL_OK);
     }
-    for (size_t i = 0; i < ER_ARRAY_N(verbs); i++) {
+    for (enum verb i = 0; i < VERB_COUNT; i++) {
         if (strcmp(argv[1], verbs[i].name) == 0) {
-            int rc = parse(&args, verbs[i].operands, argc, argv);
-            return rc ? rc : verbs[i].run(&args);
+            int rc = parse(&args, i, argc, argv);
+            return rc ? rc : end_output(verbs[i].run(&args));
         }
     }
     return usage("unknown verb", argv[1]);
 }
 
-int tool_fail(const struct tool_args *args, int rc, const struct er_error *err)
+const char *tool_plain(const char *text, char *ret, size_t cap)
 {
-    (void)args;
-    fprintf(stderr, "elastic-ckpt: %s\n", err->text);
-    if (rc == -ENOENT || rc == -ENOTDIR)
-        return TOOL_NO_SUCH;
+    size_t n = 0;
+
+    for (; text[n] && n + 1 < cap; n++)
+        ret[n] = text[n] >= ' ' && text[n] <= '~' ? text[n] : '?';
+    ret[n] = '\0';
+    return ret;
+}
+
+int tool_status(int rc)
+{
+    if (rc == 0)
+        return TOOL_OK;
     return rc == ER_E_CORRUPT || rc == ER_E_UNSUPPORTED ? TOOL_NO : TOOL_IO;
+}
+
+int tool_fail(int rc, const struct er_error *err)
+{
+    char text[sizeof(err->text)];
+
+    fprintf(stderr, "elastic-ckpt: %s\n", tool_plain(err->text, text, sizeof(text)));
+    return tool_status(rc);
+}
+
+int tool_steps(const struct tool_args *args, uint64_t **ret, size_t *ret_n)
+{
+    struct er_error err = ER_ERROR_INIT;
+    int rc = er_ckpt_list(args->dir, ret, ret_n, &err);
+    int status = rc < 0 ? tool_fail(rc, &err) : 0;
+
+    return rc == -ENOENT || rc == -ENOTDIR ? TOOL_NO_SUCH : status;
 }
 
 int tool_step(const struct tool_args *args, uint64_t *ret_step)
 {
     ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
-    struct er_error err = ER_ERROR_INIT;
     size_t n = 0;
-    int rc = er_ckpt_list(args->dir, &steps, &n, &err);
+    int status = tool_steps(args, &steps, &n);
 
-    if (rc < 0)
-        return tool_fail(args, rc, &err);
+    if (status)
+        return status;
     for (size_t i = n; i-- > 0;) {
         if (!args->has_step || steps[i] == args->step) {
             *ret_step = steps[i];

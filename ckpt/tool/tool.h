@@ -30,7 +30,14 @@ int tool_gc(const struct tool_args *args);
 int tool_export(const struct tool_args *args);
 
 /* Says what failed, on stderr; returns the exit status that fits. */
-int tool_fail(const struct tool_args *args, int rc, const struct er_error *err);
+int tool_fail(int rc, const struct er_error *err);
+int tool_status(int rc);
+/* Of text that a file of others may have put together, for a terminal and for JSON: what is not
+ * printable ASCII becomes '?'. Cut off at the end of `ret`. Returns `ret`. */
+const char *tool_plain(const char *text, char *ret, size_t cap);
+/* The steps in the folder, ascending, *ret the caller's. 0, or the exit status (it has been
+ * said). */
+int tool_steps(const struct tool_args *args, uint64_t **ret, size_t *ret_n);
 /* The step asked for, else the newest. 0, or the exit status (it has been said). */
 int tool_step(const struct tool_args *args, uint64_t *ret_step);
 

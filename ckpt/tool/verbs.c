@@ -4,14 +4,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fence.h"
 #include "ckpt/gc.h"
 #include "ckpt/slices.h"
 #include "ckpt/tool/tool.h"
 #include "ckpt/verify.h"
 
 typedef unsigned long long ull;
+
+/* JSON holds no text that is not UTF-8, which a folder's name and an error about it may be. */
+static json_t *text_json(const char *text)
+{
+    json_t *json = json_string(text);
+    char plain[PATH_MAX];
+
+    return json ? json : json_string(tool_plain(text, plain, sizeof(plain)));
+}
 
 static void print_json(json_t *json)
 {
@@ -56,14 +67,15 @@ static json_t *summary_json(uint64_t step, const struct er_manifest *m)
 static void list_one(const struct tool_args *args, uint64_t step, json_t *all)
 {
     struct er_error err = ER_ERROR_INIT;
+    char text[sizeof(err.text)];
     struct er_manifest m;
 
     if (read_step(args->dir, step, &m, &err) < 0) {
         if (args->json)
-            json_array_append_new(
-                all, json_pack("{s:I,s:s}", "step", (json_int_t)step, "error", err.text));
+            json_array_append_new(all, json_pack("{s:I,s:o}", "step", (json_int_t)step, "error",
+                                                 text_json(err.text)));
         else
-            printf("%12llu  %s\n", (ull)step, err.text);
+            printf("%12llu  %s\n", (ull)step, tool_plain(err.text, text, sizeof(text)));
         return;
     }
     if (args->json)
@@ -78,19 +90,17 @@ static void list_one(const struct tool_args *args, uint64_t step, json_t *all)
 int tool_list(const struct tool_args *args)
 {
     ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
-    struct er_error err = ER_ERROR_INIT;
     size_t n = 0;
-    int rc = er_ckpt_list(args->dir, &steps, &n, &err);
-    json_t *all = json_array();
+    int status = tool_steps(args, &steps, &n);
+    json_t *all;
 
-    if (rc < 0) {
-        json_decref(all);
-        return tool_fail(args, rc, &err);
-    }
+    if (status)
+        return status;
+    all = json_array();
     for (size_t i = 0; i < n; i++)
         list_one(args, steps[i], all);
     if (args->json)
-        print_json(json_pack("{s:s,s:o}", "dir", args->dir, "checkpoints", all));
+        print_json(json_pack("{s:o,s:o}", "dir", text_json(args->dir), "checkpoints", all));
     else
         json_decref(all);
     return TOOL_OK;
@@ -98,50 +108,63 @@ int tool_list(const struct tool_args *args)
 
 /* ---- verify ---- */
 
+/* Returns the exit status of this one; TOOL_NO_SUCH: removed while it was looked at. */
 static int verify_step(const struct tool_args *args, uint64_t step, json_t *all)
 {
     struct tool_progress progress = {.what = "verify", .step = step};
     const struct er_fetch_opts opts = {.progress = tool_progress, .user = &progress};
     struct er_error err = ER_ERROR_INIT;
-    char folder[PATH_MAX];
-    int rc = er_ckpt_step_path(args->dir, step, folder, &err);
+    char folder[PATH_MAX], text[sizeof(err.text)];
+    int rc = er_ckpt_step_path(args->dir, step, folder, &err), status;
 
     if (rc == 0)
         rc = er_ckpt_verify_folder(folder, &opts, &err);
     tool_progress_end(&progress);
+    status = tool_status(rc);
+    if (rc < 0 && access(folder, F_OK) < 0 && errno == ENOENT) {
+        status = TOOL_NO_SUCH;
+        er_error_set(&err, -ENOENT, "removed meanwhile");
+    }
     if (args->json)
-        json_array_append_new(all, json_pack("{s:I,s:b,s:s}", "step", (json_int_t)step, "ok",
-                                             rc == 0, "error", rc < 0 ? err.text : ""));
-    else if (rc == 0)
-        printf("step %llu: ok\n", (ull)step);
+        json_array_append_new(all, json_pack("{s:I,s:b,s:o}", "step", (json_int_t)step, "ok",
+                                             rc == 0, "error", text_json(rc < 0 ? err.text : "")));
     else
-        printf("step %llu: %s\n", (ull)step, err.text);
-    return rc;
+        printf("step %llu: %s\n", (ull)step,
+               rc == 0 ? "ok" : tool_plain(err.text, text, sizeof(text)));
+    return status;
+}
+
+/* Of several: one that is bad says more than one that could not be read; what retention removed
+ * meanwhile says nothing. */
+static int worse(int status, int other)
+{
+    if (other == TOOL_NO_SUCH || status == TOOL_NO)
+        return status;
+    return other == TOOL_OK ? status : other;
 }
 
 int tool_verify(const struct tool_args *args)
 {
     ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
-    struct er_error err = ER_ERROR_INIT;
     uint64_t step = 0;
-    size_t n = 0, bad = 0;
-    int rc = tool_step(args, &step);
+    size_t n = 0;
+    int status = tool_step(args, &step);
     json_t *all;
 
-    if (rc)
-        return rc;
-    if (args->all && er_ckpt_list(args->dir, &steps, &n, &err) < 0)
-        return tool_fail(args, err.code, &err);
+    if (status == TOOL_OK && args->all)
+        status = tool_steps(args, &steps, &n);
+    if (status)
+        return status;
     all = json_array();
     if (!args->all)
-        bad += verify_step(args, step, all) < 0;
+        status = verify_step(args, step, all);
     for (size_t i = 0; i < n; i++)
-        bad += verify_step(args, steps[i], all) < 0;
+        status = worse(status, verify_step(args, steps[i], all));
     if (args->json)
-        print_json(json_pack("{s:b,s:o}", "ok", bad == 0, "checkpoints", all));
+        print_json(json_pack("{s:b,s:o}", "ok", status == TOOL_OK, "checkpoints", all));
     else
         json_decref(all);
-    return bad ? TOOL_NO : TOOL_OK;
+    return status;
 }
 
 /* ---- inspect ---- */
@@ -157,10 +180,11 @@ static void format_shape(const struct er_manifest_tensor *t, char ret[96])
 static void inspect_text(const struct er_manifest *m)
 {
     const struct er_meta *meta = &m->meta;
+    char text[sizeof(meta->user)];
 
     printf("step %llu, generation %llu, run %s, %d ranks, seed %llu\n", (ull)meta->applied,
-           (ull)meta->generation, meta->run[0] ? meta->run : "-", meta->world_size,
-           (ull)meta->seed);
+           (ull)meta->generation, meta->run[0] ? tool_plain(meta->run, text, sizeof(text)) : "-",
+           meta->world_size, (ull)meta->seed);
     printf("samples %llu, global batch %llu\n", (ull)meta->samples, (ull)meta->global_batch);
     for (size_t i = 0; i < m->chain_n; i++)
         printf("before: generation %llu from step %llu\n", (ull)m->chain[i].generation,
@@ -168,7 +192,7 @@ static void inspect_text(const struct er_manifest *m)
     if (meta->has_metric)
         printf("metric %.9g\n", meta->metric);
     if (meta->user[0])
-        printf("user %s\n", meta->user);
+        printf("user %s\n", tool_plain(meta->user, text, sizeof(text)));
     for (uint32_t i = 0; i < m->shard_n; i++)
         printf("%-40s %12llu bytes\n", m->shards[i].name, (ull)m->shards[i].bytes);
     for (size_t i = 0; i < m->tensor_n; i++) {
@@ -218,7 +242,7 @@ int tool_inspect(const struct tool_args *args)
         return rc;
     rc = read_step(args->dir, step, &m, &err);
     if (rc < 0)
-        return tool_fail(args, rc, &err);
+        return tool_fail(rc, &err);
     if (args->json)
         print_json(inspect_json(step, &m));
     else
@@ -234,17 +258,19 @@ static int newest_valid(const struct tool_args *args, uint64_t *ret_step, uint64
 {
     ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
     struct er_error err = ER_ERROR_INIT;
+    char text[sizeof(err.text)];
     size_t n = 0;
-    int rc = er_ckpt_list(args->dir, &steps, &n, &err);
+    int status = tool_steps(args, &steps, &n);
 
-    if (rc < 0)
-        return tool_fail(args, rc, &err);
+    if (status)
+        return status;
     for (size_t i = n; i-- > 0;) {
         struct er_manifest m;
 
         if (er_ckpt_verify(args->dir, steps[i], &err) < 0 ||
             read_step(args->dir, steps[i], &m, &err) < 0) {
-            fprintf(stderr, "elastic-ckpt: step %llu is left alone: %s\n", (ull)steps[i], err.text);
+            fprintf(stderr, "elastic-ckpt: step %llu is left alone: %s\n", (ull)steps[i],
+                    tool_plain(err.text, text, sizeof(text)));
             continue;
         }
         *ret_step = steps[i];
@@ -257,16 +283,65 @@ static int newest_valid(const struct tool_args *args, uint64_t *ret_step, uint64
     return n ? TOOL_NO : TOOL_NO_SUCH;
 }
 
+static void print_gone(const struct tool_args *args, uint64_t step, json_t *steps)
+{
+    json_array_append_new(steps, json_integer((json_int_t)step));
+    if (!args->json)
+        printf("%s step %llu\n", args->dry_run ? "would remove" : "removed", (ull)step);
+}
+
+struct gc_report {
+    const struct tool_args *args;
+    json_t *steps;
+};
+
+static void on_gone(void *user, uint64_t step)
+{
+    const struct gc_report *report = user;
+
+    print_gone(report->args, step, report->steps);
+}
+
+/* In the name of the generation that is newest in the folder, which may have begun after the newest
+ * checkpoint: its writers and this do not disturb each other. */
+static int remove_unwanted(const struct tool_args *args, const struct er_ckpt_opts *opts,
+                           uint64_t current, uint64_t generation, json_t *steps,
+                           size_t *ret_leftovers, struct er_error *err)
+{
+    struct gc_report report = {args, steps};
+    uint64_t begun = 0;
+    int rc = er_fence_newest(args->dir, &begun, err);
+
+    if (begun > generation)
+        generation = begun;
+    if (rc == 0)
+        rc = er_ckpt_gc(args->dir, opts, current, generation, on_gone, &report, err);
+    if (rc == 0 && generation > 0)
+        rc = er_ckpt_clean(args->dir, generation - 1, NULL, ret_leftovers, err);
+    return rc;
+}
+
+static int plan_only(const struct tool_args *args, const struct er_ckpt_opts *opts,
+                     uint64_t current, json_t *steps, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_free) uint64_t *gone = NULL;
+    size_t n = 0;
+    int rc = er_ckpt_gc_plan(args->dir, opts, current, &gone, &n, err);
+
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        print_gone(args, gone[i], steps);
+    return rc;
+}
+
 int tool_gc(const struct tool_args *args)
 {
     const struct er_ckpt_opts opts = {.keep_last = args->keep_last,
                                       .keep_every = args->keep_every,
                                       .keep_best = args->keep_best,
                                       .more_is_better = args->more_is_better};
-    ER_CLEANUP(er_cleanup_free) uint64_t *gone = NULL;
     struct er_error err = ER_ERROR_INIT;
     uint64_t current = 0, generation = 0;
-    size_t n = 0, leftovers = 0;
+    size_t leftovers = 0;
     json_t *steps;
     int rc;
 
@@ -277,18 +352,12 @@ int tool_gc(const struct tool_args *args)
     rc = newest_valid(args, &current, &generation);
     if (rc)
         return rc;
-    rc = er_ckpt_gc_plan(args->dir, &opts, current, &gone, &n, &err);
-    if (rc == 0 && !args->dry_run)
-        rc = er_ckpt_gc(args->dir, &opts, current, generation, NULL, NULL);
-    if (rc == 0 && !args->dry_run && generation > 0) /* this generation's may be at work */
-        rc = er_ckpt_clean(args->dir, generation - 1, NULL, &leftovers, &err);
-    if (rc < 0)
-        return tool_fail(args, rc, &err);
     steps = json_array();
-    for (size_t i = 0; i < n; i++) {
-        json_array_append_new(steps, json_integer((json_int_t)gone[i]));
-        if (!args->json)
-            printf("%s step %llu\n", args->dry_run ? "would remove" : "removed", (ull)gone[i]);
+    rc = args->dry_run ? plan_only(args, &opts, current, steps, &err)
+                       : remove_unwanted(args, &opts, current, generation, steps, &leftovers, &err);
+    if (rc < 0) {
+        json_decref(steps);
+        return tool_fail(rc, &err);
     }
     if (args->json)
         print_json(json_pack("{s:o,s:I,s:b}", "removed", steps, "leftovers", (json_int_t)leftovers,
@@ -314,10 +383,10 @@ int tool_export(const struct tool_args *args)
     rc = tool_export_step(args->dir, step, args->out, args->shard_bytes, &progress, &files, &err);
     tool_progress_end(&progress);
     if (rc < 0)
-        return tool_fail(args, rc, &err);
+        return tool_fail(rc, &err);
     if (args->json)
-        print_json(json_pack("{s:I,s:s,s:I}", "step", (json_int_t)step, "out", args->out, "files",
-                             (json_int_t)files));
+        print_json(json_pack("{s:I,s:o,s:I}", "step", (json_int_t)step, "out", text_json(args->out),
+                             "files", (json_int_t)files));
     else
         printf("step %llu: %zu file%s in %s\n", (ull)step, files, files == 1 ? "" : "s", args->out);
     return TOOL_OK;

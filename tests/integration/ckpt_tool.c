@@ -74,6 +74,9 @@ static void verbs_answer_and_exit_as_documented(void)
     er_tap_check(RUN("unknown option", "list", "--jason", world.dir) == 64);
     er_tap_check(RUN("operand is missing", "export", world.dir) == 64);
     er_tap_check(RUN("--step: ", "inspect", world.dir, "--step", "-3") == 64);
+    er_tap_check(RUN("'gc' has no option --step", "gc", world.dir, "--step=10") == 64);
+    er_tap_check(RUN("exclude each other", "verify", world.dir, "--step=10", "--all") == 64);
+    er_tap_check(RUN("exit codes:", "gc", "--help") == 0);
     er_test_rmtree(world.dir);
 }
 
@@ -95,6 +98,78 @@ static void gc_keeps_the_newest_that_verifies(void)
     damage(30);
     er_tap_check(RUN("nothing is removed", "gc", "--keep-last=1", world.dir) == 1);
     er_tap_check(er_cw_listed(&world) == 2);
+    er_test_rmtree(world.dir);
+}
+
+/* A job that was restarted and has not saved since: its fence is newer than any checkpoint. */
+static void gc_works_beside_a_newer_generation(void)
+{
+    char path[PATH_MAX];
+
+    begin();
+    snprintf(path, sizeof(path), "%s/.fence-g5", world.dir);
+    er_test_write_file(path, "");
+    snprintf(path, sizeof(path), "%s/.step-000000000050.g5.00000000000000ff.tmp", world.dir);
+    er_tap_require(mkdir(path, 0777) == 0);
+    er_tap_check(RUN("removed step 30", "gc", "--keep-last=1", world.dir) == 0);
+    er_tap_check(er_cw_listed(&world) == 1);
+    er_tap_check(access(path, F_OK) == 0); /* that generation may be at work on it */
+    er_test_rmtree(world.dir);
+}
+
+static void step_path(uint64_t step, const char *file, char ret[PATH_MAX])
+{
+    snprintf(ret, PATH_MAX, "%s/step-%012llu%s", world.dir, (unsigned long long)step, file);
+}
+
+static void a_spoilt_folder_gets_one_clear_answer(void)
+{
+    char path[PATH_MAX], other[PATH_MAX];
+
+    begin();
+    step_path(40, "/shard-1-of-2.safetensors", path);
+    er_tap_require(unlink(path) == 0);
+    er_tap_check(RUN("is missing", "verify", world.dir) == 1);
+    er_tap_check(RUN("is missing", "export", world.dir, "x.safetensors") == 1);
+    er_tap_require(mkfifo(path, 0666) == 0);
+    er_tap_check(RUN("is not a file", "verify", world.dir) == 1);
+    step_path(40, "/manifest.json", path);
+    er_tap_require(unlink(path) == 0 && mkfifo(path, 0666) == 0);
+    er_tap_check(RUN("is not a file", "list", world.dir) == 0);
+    er_tap_check(RUN("is not a file", "inspect", world.dir) == 1);
+    step_path(30, "", path);
+    step_path(50, "", other);
+    er_tap_require(rename(path, other) == 0);
+    er_tap_check(RUN("holds step 30, somebody renamed it", "verify", world.dir) == 1);
+    er_tap_check(RUN("removed step 10", "gc", "--keep-last=1", world.dir) == 0);
+    er_test_rmtree(world.dir);
+}
+
+/* Not UTF-8, which JSON cannot hold. */
+static void any_name_of_a_folder_is_answered_in_json(void)
+{
+    char other[PATH_MAX];
+
+    begin();
+    snprintf(other, sizeof(other), "%s\xff", world.dir);
+    er_tap_require(rename(world.dir, other) == 0);
+    er_tap_check(RUN("\"step\": 40", "list", "--json", other) == 0);
+    er_tap_require(rename(other, world.dir) == 0);
+    er_test_rmtree(world.dir);
+}
+
+static void an_answer_that_cannot_be_written_is_a_failure(void)
+{
+    char command[2 * PATH_MAX];
+    struct er_test_proc p;
+
+    begin();
+    snprintf(command, sizeof(command), "%s ckpt list %s >/dev/full", er_test_bin("elastic-ctl"),
+             world.dir);
+    er_tap_check(er_test_run(&p, (const char *[]){"/bin/sh", "-c", command, NULL}, NULL, 30000) ==
+                 74);
+    er_tap_check(strstr(er_test_err(&p), "No space left") != NULL);
+    er_test_done(&p);
     er_test_rmtree(world.dir);
 }
 
@@ -147,7 +222,7 @@ static void export_joins_what_the_ranks_wrote(void)
     snprintf(out, sizeof(out), "%s/bad.safetensors", world.dir);
     er_tap_check(RUN("digest does not match", "export", world.dir, out) == 1);
     er_tap_check(access(out, F_OK) != 0); /* nothing half-written is left */
-    er_tap_check(RUN("create", "export", "--step=30", world.dir, "/nowhere/x.safetensors") == 66);
+    er_tap_check(RUN("create", "export", "--step=30", world.dir, "/nowhere/x.safetensors") == 74);
     er_test_rmtree(world.dir);
 }
 
@@ -209,11 +284,35 @@ static void a_job_that_runs_is_asked_for_its_folder(void)
     er_test_rmtree(world.dir);
 }
 
+static void a_fence_that_nobody_wrote_is_named(void)
+{
+    char path[PATH_MAX], fence[PATH_MAX], more[PATH_MAX + 64];
+    struct er_test_proc p;
+
+    er_test_tempdir(world.dir);
+    snprintf(fence, sizeof(fence), "%s/.fence-g18446744073709551615", world.dir);
+    er_test_write_file(fence, "");
+    snprintf(path, sizeof(path), "%s/job.yaml", world.dir);
+    snprintf(more, sizeof(more), "command: [\"true\"]\ncheckpoint: {dir: %s}\n", world.dir);
+    write_job(path, more);
+    er_tap_check(er_test_run(&p, (const char *[]){er_test_bin("elastic-run"), path, NULL}, NULL,
+                             60000) == 78);
+    er_tap_check(strstr(er_test_err(&p), fence) && strstr(er_test_err(&p), "remove that file"));
+    er_test_done(&p);
+    er_test_rmtree(world.dir);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
         {"verbs_answer_and_exit_as_documented", verbs_answer_and_exit_as_documented, 0},
         {"gc_keeps_the_newest_that_verifies", gc_keeps_the_newest_that_verifies, 0},
+        {"gc_works_beside_a_newer_generation", gc_works_beside_a_newer_generation, 0},
+        {"a_spoilt_folder_gets_one_clear_answer", a_spoilt_folder_gets_one_clear_answer, 0},
+        {"any_name_of_a_folder_is_answered_in_json", any_name_of_a_folder_is_answered_in_json, 0},
+        {"an_answer_that_cannot_be_written_is_a_failure",
+         an_answer_that_cannot_be_written_is_a_failure, 0},
+        {"a_fence_that_nobody_wrote_is_named", a_fence_that_nobody_wrote_is_named, 0},
         {"export_joins_what_the_ranks_wrote", export_joins_what_the_ranks_wrote, 0},
         {"a_job_file_names_the_folder", a_job_file_names_the_folder, 0},
         {"a_job_that_runs_is_asked_for_its_folder", a_job_that_runs_is_asked_for_its_folder, 0},
