@@ -442,6 +442,12 @@ int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err
     return rc;
 }
 
+void er_ddp_drop(struct er_ddp *ddp)
+{
+    for (size_t i = 0; i < ddp->plan.spans_n; i++)
+        memset(ddp->plan.spans[i].ptr, 0, ddp->plan.spans[i].count * ddp->plan.element);
+}
+
 int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, size_t n,
                       struct er_error *err)
 {

@@ -97,6 +97,9 @@ ER_API void er_ddp_accumulate(struct er_ddp *ddp, bool on);
  */
 ER_API int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err);
 
+/* Gradients become 0: the step is not applied. Between er_ddp_finish() and the next step. */
+ER_API void er_ddp_drop(struct er_ddp *ddp);
+
 /* Rank 0's values of `state` for everyone, checked by digest on every rank. Collective; waits.
  * ER_E_MISMATCH: ranks hold other tensors, nothing was sent; ER_E_CORRUPT: bytes differ after the
  * transfer; else the communicator's failure. */

@@ -253,6 +253,11 @@ int er_fsdp_finish(struct er_fsdp *f, struct er_vote *vote, struct er_error *err
     return rc;
 }
 
+void er_fsdp_drop(struct er_fsdp *f)
+{
+    memset(f->block[ER_FLAT_GRAD], 0, f->plan.total * sizeof(float));
+}
+
 /* ---- what a rank holds ---- */
 
 static struct er_optim_view view_of(const struct er_fsdp *f, size_t first, size_t count)

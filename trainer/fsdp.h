@@ -62,6 +62,8 @@ void er_fsdp_eval(struct er_fsdp *fsdp, bool on);
 /* After the step's last backward: reduces what is left, waits, holds the vote. As er_ddp_finish();
  * then gradient sums are in the shard until the optimizer clears them. */
 int er_fsdp_finish(struct er_fsdp *fsdp, struct er_vote *vote, struct er_error *err);
+/* Gradients become 0: the step is not applied. */
+void er_fsdp_drop(struct er_fsdp *fsdp);
 
 /* This rank's shard for the optimizer: all of it, or its part of one parameter (count may be 0). */
 struct er_optim_view er_fsdp_view(const struct er_fsdp *fsdp);

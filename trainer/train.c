@@ -63,23 +63,37 @@ static int reduce(struct er_train *train, struct er_vote *vote, struct er_error 
     return rc;
 }
 
+/* Whether the agreed step is applied, and if not, why. */
+static int settle(struct er_train *train, const struct er_vote *vote, struct er_error *err)
+{
+    enum er_train_verdict verdict = er_train_policy_judge(vote, train->size);
+    struct er_error why = ER_ERROR_INIT;
+
+    if (verdict == ER_TRAIN_VERDICT_APPLY) {
+        er_train_policy_good(&train->bad, vote->step);
+        return 0;
+    }
+    if (refuse(train, vote, verdict, &why) == -EDOM && verdict == ER_TRAIN_VERDICT_NONFINITE)
+        return er_train_bad_step(train, vote, &why, err);
+    return er_error_set(err, why.code, "%s", why.text);
+}
+
+/* ER_TRAIN_ROLLED_BACK: the step does not count. */
 static int agree(struct er_train *train, const struct er_loss *loss, struct er_vote *vote,
                  struct er_error *err)
 {
-    enum er_train_verdict verdict;
     int rc;
 
     er_progress(train->ctx, ER_PHASE_COMMUNICATE, train->applied);
-    *vote =
-        (struct er_vote){.loss = loss->sum, .weight = loss->weight, .nonfinite = loss->nonfinite};
+    *vote = (struct er_vote){.loss = loss->sum,
+                             .weight = loss->weight,
+                             .nonfinite = loss->nonfinite,
+                             .flags = ER_VOTE_NONFINITE << train->opts->nonfinite};
     er_train_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
                               er_notice(train->ctx), er_now_us());
     er_train_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));
     rc = reduce(train, vote, err);
-    if (rc < 0)
-        return rc;
-    verdict = er_train_policy_judge(vote, train->size);
-    return verdict == ER_TRAIN_VERDICT_APPLY ? 0 : refuse(train, vote, verdict, err);
+    return rc < 0 ? rc : settle(train, vote, err);
 }
 
 static int apply(struct er_train *train, const struct er_vote *vote, struct er_error *err)
@@ -90,11 +104,15 @@ static int apply(struct er_train *train, const struct er_vote *vote, struct er_e
     if (rc < 0)
         return rc;
     er_progress(train->ctx, ER_PHASE_OPTIMIZER, train->applied);
-    rc = er_train_callback_rc(train->ops->apply(train->user, step, vote, err), "apply()", err);
+    if (er_train_policy_finite(vote))
+        rc = er_train_callback_rc(train->ops->apply(train->user, step, vote, err), "apply()", err);
+    else
+        er_train_drop(train); /* skipped */
     if (rc < 0)
         return er_error_wrap(err, rc, "optimizer step %lu", ul(step));
     train->applied = step;
-    train->result.loss = vote->loss / vote->weight;
+    if (er_train_policy_finite(vote))
+        train->result.loss = vote->loss / vote->weight;
     er_progress(train->ctx, ER_PHASE_IDLE, step);
     return 0;
 }
@@ -146,8 +164,8 @@ static int one_step(struct er_train *train, enum er_train_ending *ret, struct er
         rc = agree(train, &loss, &vote, err);
     if (rc == 0)
         rc = apply(train, &vote, err);
-    if (rc < 0)
-        return rc;
+    if (rc != 0) /* rolled back, too: the next step is another one */
+        return rc < 0 ? rc : 0;
     train->samples += range.step_count;
     er_progress_figures(train->ctx, train->samples, train->result.loss, train->total_steps);
     er_train_tell_step(train, &range);
@@ -167,6 +185,8 @@ static int run_steps(struct er_train *train, struct er_error *err)
     if (rc < 0)
         return rc;
     train->result.steps = train->applied;
+    train->result.skipped = train->bad.skipped;
+    train->result.rolled_back = train->bad.rolled_back;
     train->result.stopped = ending == ER_END_STOPPED;
     if (ending == ER_END_REJOIN)
         return er_error_set(err, ER_E_ABORTED, "membership changes: generation left after step %lu",

@@ -50,6 +50,19 @@ struct er_train_ops {
     int (*shard)(void *user, struct er_comm *comm, struct er_fsdp **ret, struct er_error *err);
 };
 
+/* What becomes of a step whose loss or gradients are not finite. It is applied nowhere: all ranks
+ * see it in the vote and do the same. */
+enum er_train_nonfinite {
+    ER_NONFINITE_STOP, /* the run ends with -EDOM */
+    /* It counts as done: parameters and optimizer stay, its gradients are dropped, the next step
+     * has the next samples. */
+    ER_NONFINITE_SKIP,
+    /* Back to the newest checkpoint; what follows it is computed again. A step that is not finite
+     * when it comes again is skipped. */
+    ER_NONFINITE_ROLL_BACK,
+    ER_NONFINITE_COUNT
+};
+
 enum er_train_event {
     ER_TRAIN_STEP,        /* every log_steps steps and the last one */
     ER_TRAIN_SKIPPED,     /* a checkpoint was passed over; text: why */
@@ -57,6 +70,7 @@ enum er_train_event {
     ER_TRAIN_SAVED,       /* text: folder */
     ER_TRAIN_STOOD_IN,    /* saved, though a rank could not write; text: which, why, who wrote */
     ER_TRAIN_SAVE_FAILED, /* training goes on; text: why */
+    ER_TRAIN_NOT_FINITE,  /* text: what was not, and what is done about it */
     ER_TRAIN_STOPPED      /* text: which notice */
 };
 
@@ -84,6 +98,11 @@ struct er_train_opts {
                                          exits with ER_WORKER_EXIT_CHECKPOINTS. 0: never fatal */
     bool checkpoint_wait; /* no step before a checkpoint is on disk; else it is written beside */
     uint64_t log_steps;   /* a line every N steps from rank 0; 0: none */
+    /* Other than STOP: float32 gradients of a reducer are looked at as well (count_nonfinite), and
+     * after nonfinite_max such steps (0: 8) without a good new one between them the run ends all
+     * the same: the parameters are spoilt. The same on all ranks, else ER_E_MISMATCH. */
+    enum er_train_nonfinite nonfinite;
+    uint32_t nonfinite_max;
     struct er_comm_opts comm;
     struct er_ddp_opts ddp;
     /* Rank 0's lines, or NULL; `user` is er_train_run()'s. er_train_log_stdout() serves programs.
@@ -92,18 +111,19 @@ struct er_train_opts {
 };
 
 struct er_train_result {
-    uint64_t steps, resumed_from; /* 0: from the start */
-    double loss;                  /* mean of the last step */
-    bool stopped;                 /* ended early by a DRAIN or STOP notice, state saved */
+    uint64_t steps, resumed_from;  /* 0: from the start */
+    uint64_t skipped, rolled_back; /* steps; times: see er_train_nonfinite */
+    double loss;                   /* mean of the last step that was finite */
+    bool stopped;                  /* ended early by a DRAIN or STOP notice, state saved */
 };
 
 /*
  * Runs to the end, or until a notice. ER_E_PEER_LOST, ER_E_ABORTED and the like: the generation is
- * over; the program exits non-zero and its agent starts it again. -EDOM: the loss is not finite, or
- * no sample counts; -EIO: checkpoints cannot be written; ER_E_CORRUPT: there are checkpoints and
- * none verifies; ER_E_CONFIG: the newest one belongs to another plan (samples, batch or seed);
- * ER_E_USAGE: wrong options; ER_E_MISMATCH: with plan.shards (exact mode), a rank that computes
- * with another build, OpenBLAS or core type.
+ * over; the program exits non-zero and its agent starts it again. -EDOM: the loss is not finite
+ * (see er_train_nonfinite), or no sample counts; -EIO: checkpoints cannot be written; ER_E_CORRUPT:
+ * there are checkpoints and none verifies; ER_E_CONFIG: the newest one belongs to another plan
+ * (samples, batch or seed); ER_E_USAGE: wrong options; ER_E_MISMATCH: with plan.shards (exact
+ * mode), a rank that computes with another build, OpenBLAS or core type.
  */
 ER_API int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
                         const struct er_train_opts *opts, struct er_train_result *ret,

@@ -3,6 +3,7 @@
  * One run of the training loop, and its parts:
  *   train.c        the step, the vote, what follows
  *   train_setup.c  options, communicator, reducer, checkpoints, where to begin
+ *   train_bad.c    steps that are not finite
  *   train_save.c   writing a checkpoint and telling the job
  *   train_log.c    lines for the program
  */
@@ -32,6 +33,7 @@ struct er_train {
     size_t state_n;
     uint64_t epoch_steps, total_steps, applied;
     struct er_train_policy policy;
+    struct er_train_bad bad;
     struct er_train_result result;
     /* The line before: rates are taken from there. */
     uint64_t line_us, line_samples, samples;
@@ -46,6 +48,8 @@ int er_train_open_comm(struct er_train *train, struct er_error *err);
 int er_train_open_checkpoints(struct er_train *train, struct er_error *err);
 /* The state to begin with, and `applied`: the newest checkpoint, else rank 0's. */
 int er_train_restore(struct er_train *train, struct er_error *err);
+/* Collective: the newest checkpoint, and `applied`. Nothing may be in flight. 1: there is none. */
+int er_train_go_back(struct er_train *train, struct er_error *err);
 /* Also ends the communicator, so that no peer waits for this rank. */
 void er_train_close(struct er_train *train);
 
@@ -55,6 +59,17 @@ int er_train_save(struct er_train *train, enum er_train_ending ending, struct er
 
 /* Collective, when all ranks are done with their part of the checkpoint in flight. */
 int er_train_save_advance(struct er_train *train, struct er_error *err);
+
+/* Collective: what is in flight, to the disk. Negative: the run ends here. */
+int er_train_save_finish(struct er_train *train, struct er_error *err);
+
+#define ER_TRAIN_ROLLED_BACK 1
+/* The agreed vote is not finite; `why` says what is not. 0: the step counts as done without its
+ * gradients, which er_train_drop() clears; ER_TRAIN_ROLLED_BACK: it does not count, and `applied`
+ * is that of a checkpoint; negative: the run ends. */
+int er_train_bad_step(struct er_train *train, const struct er_vote *vote,
+                      const struct er_error *why, struct er_error *err);
+void er_train_drop(struct er_train *train);
 
 /* Rank 0 only; nothing on the others. `text` may be NULL. */
 void er_train_tell(struct er_train *train, enum er_train_event event, uint64_t step,

@@ -47,7 +47,8 @@ void er_train_tell_step(struct er_train *train, const struct er_range *range)
 static const char *const event_words[] = {
     [ER_TRAIN_SKIPPED] = "passed over",   [ER_TRAIN_RESUMED] = "resumed from",
     [ER_TRAIN_STOOD_IN] = "stood in",     [ER_TRAIN_SAVED] = "saved",
-    [ER_TRAIN_SAVE_FAILED] = "not saved", [ER_TRAIN_STOPPED] = "stopped by",
+    [ER_TRAIN_SAVE_FAILED] = "not saved", [ER_TRAIN_NOT_FINITE] = "not finite:",
+    [ER_TRAIN_STOPPED] = "stopped by",
 };
 
 _Static_assert(ER_ARRAY_N(event_words) == ER_TRAIN_STOPPED + 1, "a word for each event");

@@ -4,6 +4,8 @@
 
 #include "base/cleanup.h"
 
+#define BAD_ROW_MAX 8
+
 void er_train_policy_init(struct er_train_policy *policy, const struct er_train_policy_opts *opts,
                           uint64_t resumed_from, uint64_t now_us)
 {
@@ -43,11 +45,47 @@ void er_train_policy_fill_saving(struct er_vote *vote, bool done)
     vote->user[1] = !done;
 }
 
+bool er_train_policy_finite(const struct er_vote *vote)
+{
+    return isfinite(vote->loss) && isfinite(vote->weight) && vote->nonfinite == 0;
+}
+
+void er_train_policy_good(struct er_train_bad *bad, uint64_t step)
+{
+    if (step <= bad->good)
+        return;
+    bad->good = step;
+    bad->row = 0;
+}
+
+/* Going back always has a later reason than before, and so comes to an end. */
+enum er_train_remedy er_train_policy_bad(struct er_train_bad *bad, enum er_train_nonfinite policy,
+                                         uint32_t max, uint64_t step)
+{
+    if (policy == ER_NONFINITE_STOP || bad->row >= (max > 0 ? max : BAD_ROW_MAX))
+        return ER_REMEDY_STOP;
+    bad->row++;
+    if (policy == ER_NONFINITE_ROLL_BACK && step > bad->back_from) {
+        bad->back_from = step;
+        bad->rolled_back++;
+        return ER_REMEDY_ROLL_BACK;
+    }
+    bad->skipped++;
+    return ER_REMEDY_SKIP;
+}
+
+bool er_train_policy_same(const struct er_vote *vote)
+{
+    uint32_t bits = vote->flags / ER_VOTE_NONFINITE % (1u << ER_NONFINITE_COUNT);
+
+    return (bits & (bits - 1)) == 0;
+}
+
 enum er_train_verdict er_train_policy_judge(const struct er_vote *vote, int size)
 {
     if (vote->ok != (uint32_t)size)
         return ER_TRAIN_VERDICT_REFUSED;
-    if (!isfinite(vote->loss) || !isfinite(vote->weight) || vote->nonfinite > 0)
+    if (!er_train_policy_finite(vote))
         return ER_TRAIN_VERDICT_NONFINITE;
     if (!(vote->weight > 0))
         return ER_TRAIN_VERDICT_EMPTY;

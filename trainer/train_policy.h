@@ -7,9 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "runtime/comm.h"
+#include "trainer/train.h"
 
-#define ER_VOTE_SAVE_DUE 1u /* vote.flags: rank 0's clock says that a checkpoint is due */
+#define ER_VOTE_SAVE_DUE  1u /* vote.flags: rank 0's clock says that a checkpoint is due */
+#define ER_VOTE_NONFINITE 2u /* vote.flags: << policy of a rank for steps that are not finite */
 /* vote.user[]: the maximum of all ranks. [0]: whose loss is not finite; [1]: 1 while this rank's
  * part of a checkpoint is still being written. */
 
@@ -51,6 +52,24 @@ enum er_train_verdict {
 enum er_train_verdict er_train_policy_judge(const struct er_vote *vote, int size);
 /* NONFINITE: the lowest rank whose own loss is not finite, or -1 (a gradient, or the sum). */
 int er_train_policy_culprit(const struct er_vote *vote, int size);
+
+/* Whether its gradients may be used; the rest of a step is the same either way. */
+bool er_train_policy_finite(const struct er_vote *vote);
+
+/* What steps that are not finite have led to, from generation to generation. */
+struct er_train_bad {
+    uint64_t skipped, rolled_back;
+    uint64_t back_from; /* last step that was rolled back from: up to there, steps are skipped */
+    uint64_t good;      /* furthest step that was finite */
+    uint32_t row;       /* since then */
+};
+enum er_train_remedy { ER_REMEDY_STOP, ER_REMEDY_SKIP, ER_REMEDY_ROLL_BACK };
+void er_train_policy_good(struct er_train_bad *bad, uint64_t step);
+/* `step` is not finite. `max`: so many in a row; 0: 8. */
+enum er_train_remedy er_train_policy_bad(struct er_train_bad *bad, enum er_train_nonfinite policy,
+                                         uint32_t max, uint64_t step);
+/* All ranks have the same policy for such steps. */
+bool er_train_policy_same(const struct er_vote *vote);
 
 enum er_train_ending { ER_GO_ON, ER_END_DONE, ER_END_STOPPED, ER_END_REJOIN };
 struct er_train_policy_todo {

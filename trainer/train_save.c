@@ -95,17 +95,24 @@ int er_train_save_advance(struct er_train *train, struct er_error *err)
     return rc == 1 ? 0 : conclude(train, train->policy.flight_step, rc, &why, ER_GO_ON, err);
 }
 
+int er_train_save_finish(struct er_train *train, struct er_error *err)
+{
+    struct er_error why = ER_ERROR_INIT;
+    int rc;
+
+    if (!train->ckpt || !er_ckpt_in_flight(train->ckpt))
+        return 0;
+    rc = er_ckpt_finish(train->ckpt, &why);
+    return conclude(train, train->policy.flight_step, rc, &why, ER_GO_ON, err);
+}
+
 /* At the end, and for those who wait: what is in flight first, then this one, to the disk. */
 static int save_now(struct er_train *train, const struct er_meta *meta, enum er_train_ending ending,
                     struct er_error *err)
 {
     struct er_error why = ER_ERROR_INIT;
-    int rc = 0;
+    int rc = er_train_save_finish(train, err);
 
-    if (er_ckpt_in_flight(train->ckpt)) {
-        rc = er_ckpt_finish(train->ckpt, &why);
-        rc = conclude(train, train->policy.flight_step, rc, &why, ER_GO_ON, err);
-    }
     if (rc < 0)
         return rc;
     rc = er_ckpt_save(train->ckpt, train->state, train->state_n, meta, &why);

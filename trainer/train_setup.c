@@ -31,6 +31,8 @@ static int check_options(struct er_train *train, struct er_error *err)
 
     if (!ops->grads)
         return er_error_set(err, ER_E_USAGE, "grads must be given");
+    if (opts->nonfinite >= ER_NONFINITE_COUNT)
+        return er_error_set(err, ER_E_USAGE, "nonfinite: %d is no policy", (int)opts->nonfinite);
     if (opts->plan.samples < 1 || opts->plan.global_batch < 1 || opts->epochs < 1)
         return er_error_set(err, ER_E_USAGE,
                             "samples %" PRIu64 ", global batch %" PRIu64 ", epochs %" PRIu64
@@ -150,6 +152,7 @@ static int check_exact(const struct er_train *train, struct er_error *err)
 
 static int open_reducer(struct er_train *train, struct er_error *err)
 {
+    struct er_ddp_opts opts = train->opts->ddp;
     const struct er_span *spans = NULL;
     size_t spans_n = 0;
     int rc;
@@ -162,7 +165,9 @@ static int open_reducer(struct er_train *train, struct er_error *err)
         return rc;
     }
     train->ops->spans(train->user, &spans, &spans_n);
-    rc = er_ddp_open(&train->ddp, train->comm, spans, spans_n, &train->opts->ddp, err);
+    if (train->opts->nonfinite != ER_NONFINITE_STOP && opts.dtype == ER_F32)
+        opts.count_nonfinite = true; /* else parameters are spoilt before a loss tells */
+    rc = er_ddp_open(&train->ddp, train->comm, spans, spans_n, &opts, err);
     if (rc == 0)
         train->layout = er_ddp_layout(train->ddp);
     return rc;
@@ -318,7 +323,8 @@ static int share_state(struct er_train *train, struct er_error *err)
     return rc < 0 ? er_error_wrap(err, rc, "initial state") : 0;
 }
 
-int er_train_restore(struct er_train *train, struct er_error *err)
+/* Steps count from `applied`, and a checkpoint of it is on disk. */
+static void begin_policy(struct er_train *train)
 {
     const struct er_train_policy_opts policy = {
         .total_steps = train->total_steps,
@@ -328,6 +334,23 @@ int er_train_restore(struct er_train *train, struct er_error *err)
         .checkpoint_every_us = train->saving.every_us,
         .failures_max = (uint32_t)train->saving.failures_max,
     };
+
+    train->line_us = er_now_us();
+    train->line_samples = train->samples;
+    er_train_policy_init(&train->policy, &policy, train->applied, train->line_us);
+}
+
+int er_train_go_back(struct er_train *train, struct er_error *err)
+{
+    int rc = load_newest(train, err);
+
+    if (rc == 0)
+        begin_policy(train);
+    return rc;
+}
+
+int er_train_restore(struct er_train *train, struct er_error *err)
+{
     int rc = train->ckpt ? load_newest(train, err) : 1;
 
     if (rc == 1)
@@ -336,7 +359,6 @@ int er_train_restore(struct er_train *train, struct er_error *err)
         return rc;
     if (train->ckpt) /* without memory for the copy each checkpoint fails, and says so */
         (void)er_ckpt_reserve(train->ckpt, train->state, train->state_n, NULL);
-    train->line_us = er_now_us();
-    er_train_policy_init(&train->policy, &policy, train->applied, train->line_us);
+    begin_policy(train);
     return 0;
 }

@@ -34,6 +34,7 @@ struct test {
     struct er_fake_world *world;
     char dir[ER_TEST_PATH_MAX];
     uint64_t checkpoint_steps, checkpoint_every_us;
+    enum er_train_nonfinite nonfinite[RANKS_MAX];
     bool beside; /* checkpoints are written beside the steps, which do not wait */
     /* What happens to `rank` at `step`. */
     int (*deed)(struct er_toy *toy, const struct er_step *step, struct er_loss *loss);
@@ -71,6 +72,7 @@ static int rank_main(struct er_ctx *ctx, void *user)
         .checkpoint_steps = test->checkpoint_steps,
         .checkpoint_every_us = test->checkpoint_every_us,
         .checkpoint_wait = !test->beside,
+        .nonfinite = test->nonfinite[rank],
     };
     /* Each rank begins elsewhere: rank 0's state, or the checkpoint's, must win. */
     struct er_toy *toy = er_toy_new(16, &plan, 40 + (uint64_t)rank);
@@ -258,6 +260,46 @@ static void every_rank_names_the_one_whose_loss_is_not_finite(void)
         er_tap_check(test->reports[rank].losses[7] == 0); /* nobody applied it */
         er_tap_check(test->reports[rank].losses[6] > 0);
     }
+}
+
+/* One rank's loss, one policy for all: the step is applied nowhere, and all go on alike. */
+static void every_rank_does_the_same_about_it(void)
+{
+    static const enum er_train_nonfinite policies[] = {ER_NONFINITE_SKIP, ER_NONFINITE_ROLL_BACK};
+
+    for (size_t i = 0; i < ER_ARRAY_N(policies); i++) {
+        set_up();
+        er_test_tempdir(test->dir);
+        test->checkpoint_steps = 5;
+        test->deed = spoil_loss;
+        test->rank = 2;
+        test->step = 13;
+        for (int rank = 0; rank < RANKS_MAX; rank++)
+            test->nonfinite[rank] = policies[i];
+        go(4);
+        expect_all(4, 0);
+        for (int rank = 0; rank < 4; rank++) {
+            const struct report *r = &test->reports[rank];
+
+            er_tap_check(r->result.steps == STEPS && r->result.skipped == 1);
+            er_tap_check(r->result.rolled_back == (policies[i] == ER_NONFINITE_ROLL_BACK));
+            er_tap_check(r->losses[13] == 0 && r->losses[14] > 0);
+            er_tap_check(same_params(r, &test->reports[0]));
+        }
+        er_test_rmtree(test->dir);
+    }
+}
+
+static void ranks_that_would_do_different_things_are_told(void)
+{
+    set_up();
+    test->deed = spoil_loss;
+    test->rank = 1;
+    test->step = 7;
+    test->nonfinite[0] = ER_NONFINITE_SKIP;
+    go(3);
+    expect_all(3, ER_E_MISMATCH);
+    er_tap_check(strstr(test->reports[2].text, "different policies") != NULL);
 }
 
 static int fail(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
@@ -450,6 +492,9 @@ int main(int argc, char **argv)
          another_world_size_goes_on_where_the_last_one_stopped, 0},
         {"every_rank_names_the_one_whose_loss_is_not_finite",
          every_rank_names_the_one_whose_loss_is_not_finite, 0},
+        {"every_rank_does_the_same_about_it", every_rank_does_the_same_about_it, 0},
+        {"ranks_that_would_do_different_things_are_told",
+         ranks_that_would_do_different_things_are_told, 0},
         {"a_rank_that_fails_leaves_nobody_waiting", a_rank_that_fails_leaves_nobody_waiting, 0},
         {"a_drained_rank_ends_the_run_for_all_at_one_step",
          a_drained_rank_ends_the_run_for_all_at_one_step, 0},

@@ -222,6 +222,151 @@ Test(train, a_loss_that_is_not_finite_names_rank_and_step)
     tear_down(&run);
 }
 
+/* At step 9 a sample spoils loss and gradients; `test`: how many times, NULL: always. */
+static int spoil_9(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
+{
+    int *left = toy->test;
+
+    if (step->step != 9 || (left && (*left)-- <= 0))
+        return 0;
+    loss->sum = NAN;
+    for (size_t i = 0; i < toy->params_n; i++)
+        toy->grads[i] = NAN;
+    return 0;
+}
+
+static int spoil_from_9(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
+{
+    if (step->step >= 9)
+        loss->sum = NAN;
+    return 0;
+}
+
+/* A gradient alone: the loss is fine. */
+static void overflow_9(struct er_toy *toy, const struct er_step *step, size_t span)
+{
+    if (step->step == 9)
+        toy->grads[0] = INFINITY;
+}
+
+static bool same_params(const struct er_toy *a, const struct er_toy *b)
+{
+    return memcmp(a->params, b->params, a->params_n * sizeof(float)) == 0;
+}
+
+static void log_not_finite(void *user, const struct er_train_line *line)
+{
+    struct er_toy *toy = user;
+
+    if (line->event == ER_TRAIN_NOT_FINITE)
+        er_toy_log(toy, line);
+}
+
+Test(train, a_skipped_step_changes_nothing_but_the_count)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct run run;
+
+        set_up(&run, NULL);
+        run.opts.nonfinite = ER_NONFINITE_SKIP;
+        run.opts.log = log_not_finite;
+        if (i == 0)
+            run.toy->after_backward = spoil_9;
+        else
+            run.toy->before_ready = overflow_9;
+        go(&run);
+        cr_expect_eq(run.rc, 0, "%s", run.err.text);
+        cr_expect_eq(run.result.steps, STEPS);
+        cr_expect_eq(run.result.skipped, 1);
+        cr_expect_eq(run.toy->losses[9], 0); /* not applied */
+        cr_expect_gt(run.toy->losses[10], 0);
+        cr_expect(isfinite(run.toy->params[0]) && isfinite(run.result.loss));
+        cr_expect_eq(run.toy->lines, 1);
+        cr_expect_eq(run.toy->last_line.step, 9);
+        cr_expect(strstr(run.toy->last_text, "skipped; step 9: "), "%s", run.toy->last_text);
+        tear_down(&run);
+    }
+}
+
+/* What went wrong once does not come again: the run is as if nothing had been. */
+Test(train, going_back_heals_what_does_not_come_again)
+{
+    char dir[ER_TEST_PATH_MAX];
+    struct run whole, run;
+    int once = 1;
+
+    er_test_tempdir(dir);
+    set_up(&whole, NULL);
+    go(&whole);
+    set_up(&run, dir);
+    run.opts.nonfinite = ER_NONFINITE_ROLL_BACK;
+    run.toy->after_backward = spoil_9;
+    run.toy->test = &once;
+    go(&run);
+    cr_expect_eq(run.rc, 0, "%s", run.err.text);
+    cr_expect_eq(run.result.rolled_back, 1);
+    cr_expect_eq(run.result.skipped, 0);
+    cr_expect_eq(run.result.resumed_from, 5);
+    cr_expect(same_params(run.toy, whole.toy));
+    tear_down(&run);
+    tear_down(&whole);
+    er_test_rmtree(dir);
+}
+
+/* Also with a checkpoint in flight. */
+Test(train, a_step_that_is_not_finite_again_is_skipped)
+{
+    char dir[ER_TEST_PATH_MAX];
+    struct run skipped, run;
+
+    er_test_tempdir(dir);
+    set_up(&skipped, NULL);
+    skipped.opts.nonfinite = ER_NONFINITE_SKIP;
+    skipped.toy->after_backward = spoil_9;
+    go(&skipped);
+    set_up(&run, dir);
+    run.opts.nonfinite = ER_NONFINITE_ROLL_BACK;
+    run.opts.checkpoint_wait = false;
+    run.opts.checkpoint_steps = 2;
+    run.toy->after_backward = spoil_9;
+    go(&run);
+    cr_expect_eq(run.rc, 0, "%s", run.err.text);
+    cr_expect_eq(run.result.rolled_back, 1);
+    cr_expect_eq(run.result.skipped, 1);
+    cr_expect(same_params(run.toy, skipped.toy));
+    tear_down(&run);
+    tear_down(&skipped);
+    er_test_rmtree(dir);
+}
+
+Test(train, spoilt_parameters_end_the_run_under_any_policy)
+{
+    struct run run;
+
+    set_up(&run, NULL);
+    run.opts.nonfinite = ER_NONFINITE_SKIP;
+    run.opts.nonfinite_max = 3;
+    run.toy->after_backward = spoil_from_9;
+    go(&run);
+    cr_expect_eq(run.rc, -EDOM);
+    cr_expect_str_eq(run.err.text,
+                     "step 12: the loss of rank 0 is not finite; 4 steps in a row were not");
+    tear_down(&run);
+}
+
+Test(train, going_back_needs_a_checkpoint)
+{
+    struct run run;
+
+    set_up(&run, NULL);
+    run.opts.nonfinite = ER_NONFINITE_ROLL_BACK;
+    run.toy->after_backward = spoil_9;
+    go(&run);
+    cr_expect_eq(run.rc, -EDOM);
+    cr_expect(strstr(run.err.text, "no checkpoint to go back to"), "%s", run.err.text);
+    tear_down(&run);
+}
+
 static int no_weight(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
 {
     loss->weight = 0;

@@ -55,6 +55,52 @@ Test(train_policy, a_step_without_finite_numbers_is_not_applied)
     cr_expect_eq(er_train_policy_judge(&vote, 4), ER_TRAIN_VERDICT_EMPTY);
 }
 
+Test(train_policy, so_many_bad_steps_in_a_row_end_the_run)
+{
+    struct er_train_bad bad = {0};
+
+    cr_expect_eq(er_train_policy_bad(&bad, ER_NONFINITE_STOP, 2, 1), ER_REMEDY_STOP);
+    cr_expect_eq(er_train_policy_bad(&bad, ER_NONFINITE_SKIP, 2, 1), ER_REMEDY_SKIP);
+    cr_expect_eq(er_train_policy_bad(&bad, ER_NONFINITE_SKIP, 2, 2), ER_REMEDY_SKIP);
+    cr_expect_eq(er_train_policy_bad(&bad, ER_NONFINITE_SKIP, 2, 3), ER_REMEDY_STOP);
+    er_train_policy_good(&bad, 3);
+    cr_expect_eq(er_train_policy_bad(&bad, ER_NONFINITE_SKIP, 2, 4), ER_REMEDY_SKIP);
+    cr_expect_eq(bad.skipped, 3);
+}
+
+/* From the checkpoint of step 10, steps 15 and 17 are bad each time. */
+Test(train_policy, going_back_comes_to_an_end)
+{
+    struct er_train_bad bad = {0};
+    size_t steps = 0;
+
+    for (uint64_t step = 11; step <= 20; step++) {
+        enum er_train_remedy remedy = ER_REMEDY_SKIP;
+
+        cr_assert_lt(steps++, 100);
+        if (step == 15 || step == 17)
+            remedy = er_train_policy_bad(&bad, ER_NONFINITE_ROLL_BACK, 0, step);
+        else
+            er_train_policy_good(&bad, step);
+        cr_assert_neq(remedy, ER_REMEDY_STOP);
+        step = remedy == ER_REMEDY_ROLL_BACK ? 10 : step;
+    }
+    cr_expect_eq(bad.rolled_back, 2);
+    cr_expect_eq(bad.skipped, 3); /* 15 twice, 17 once */
+}
+
+Test(train_policy, ranks_with_other_policies_are_seen)
+{
+    struct er_vote vote = good_vote();
+
+    for (unsigned policy = 0; policy < ER_NONFINITE_COUNT; policy++) {
+        vote.flags = ER_VOTE_SAVE_DUE | ER_VOTE_NONFINITE << policy;
+        cr_expect(er_train_policy_same(&vote));
+        vote.flags |= ER_VOTE_NONFINITE << (policy + 1) % ER_NONFINITE_COUNT;
+        cr_expect_not(er_train_policy_same(&vote));
+    }
+}
+
 Test(train_policy, the_lowest_rank_with_a_bad_loss_is_named)
 {
     struct er_train_policy policy = make((struct er_train_policy_opts){0});
