@@ -1,244 +1,206 @@
 /*
- * Collectives between ranks of this host, float32 in place: time of a small all-reduce and of the
- * step vote, bandwidth of large ones, beside Open MPI and PyTorch's gloo. Bandwidth of an
- * all-reduce is bytes of one rank / time (algorithm bandwidth); of all three kinds also what each
- * rank moves (bus bandwidth), which can be compared.
+ * Collectives between ranks of this host, beside Open MPI, Gloo and PyTorch's gloo: a line for each
+ * size, and what of them has a name and a target. Bandwidth of an all-reduce is bytes of one rank /
+ * time (algorithm bandwidth); of all three kinds also what each rank moves (bus bandwidth), which
+ * can be compared.
  */
-#include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/pool.h"
-#include "bench/lib/bench.h"
-#include "runtime/comm.h"
-#include "tests/lib/fake_world.h"
+#include "bench/lib/coll_peers.h"
 
-enum { KIB = 1 << 10, MIB = 1 << 20, MAX_BYTES = 256 * MIB, RANKS_MAX = 4, DEADLINE_US = 30000000 };
+enum { MIB = COLL_MIB, KIB = COLL_KIB, LARGE_FROM = 64 * KIB };
 
-enum kind { VOTE, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER };
-enum unit { TIME_US, RATE, BUS_RATE };
+static const struct coll_setting settings[] = {
+    {"shm", ER_TRANSPORT_SHM, 2, "self,vader", 256 * MIB, 256 * MIB},
+    {"tcp", ER_TRANSPORT_TCP, 2, "self,tcp", 256 * MIB, 64 * MIB},
+    {"shm_4ranks", ER_TRANSPORT_SHM, 4, "self,vader", 256 * MIB, 16 * MIB},
+    {"tcp_4ranks", ER_TRANSPORT_TCP, 4, "self,tcp", 256 * MIB, 16 * MIB},
+};
 
-struct figure {
-    const char *name;
-    enum kind kind;
+enum unit { TIME_US, RATE };
+
+/* Points of the sweep that have a name of their own. */
+static const struct headline {
+    const char *setting, *figure;
     enum unit unit;
     size_t bytes;
-    size_t warm, runs, quick_runs;
-    bool peers;
+} headlines[] = {
+    {"shm", "allreduce_shm_4KiB_us", TIME_US, 4 * KIB},
+    {"shm", "allreduce_shm_64KiB_us", TIME_US, 64 * KIB},
+    {"shm", "allreduce_shm_16MiB_GBps", RATE, 16 * MIB},
+    {"shm", "allreduce_shm_256MiB_GBps", RATE, 256 * MIB},
+    {"tcp", "allreduce_tcp_4KiB_us", TIME_US, 4 * KIB},
+    {"tcp", "allreduce_tcp_64KiB_us", TIME_US, 64 * KIB},
+    {"tcp", "allreduce_tcp_16MiB_GBps", RATE, 16 * MIB},
+    {"shm_4ranks", "allreduce_shm_4ranks_16MiB_GBps", RATE, 16 * MIB},
 };
 
-struct setting {
-    enum er_comm_transport transport;
-    int ranks;
-    const char *mpi; /* how Open MPI goes the same way */
-    struct figure figures[8];
+struct peer_result {
+    bool there;
+    struct coll_point points[COLL_SIZES_MAX];
 };
 
-static const struct setting settings[] = {
-    {ER_TRANSPORT_SHM,
-     2,
-     "self,vader",
-     {{"allreduce_shm_4KiB_us", ALL_REDUCE, TIME_US, 4 * KIB, 300, 4000, 2000, true},
-      {"allreduce_shm_64KiB_us", ALL_REDUCE, TIME_US, 64 * KIB, 300, 2000, 1000, true},
-      {"allreduce_shm_16MiB_GBps", ALL_REDUCE, RATE, 16 * MIB, 5, 100, 40, true},
-      {"allreduce_shm_256MiB_GBps", ALL_REDUCE, RATE, 256 * MIB, 1, 10, 4, true},
-      {"reducescatter_shm_16MiB_bus_GBps", REDUCE_SCATTER, BUS_RATE, 16 * MIB, 5, 100, 40, false},
-      {"allgather_shm_16MiB_bus_GBps", ALL_GATHER, BUS_RATE, 16 * MIB, 5, 100, 40, false},
-      {"vote_shm_us", VOTE, TIME_US, 0, 300, 4000, 2000, false}}},
-    {ER_TRANSPORT_TCP,
-     2,
-     "self,tcp",
-     {{"allreduce_tcp_4KiB_us", ALL_REDUCE, TIME_US, 4 * KIB, 300, 4000, 2000, true},
-      {"allreduce_tcp_64KiB_us", ALL_REDUCE, TIME_US, 64 * KIB, 300, 2000, 1000, true},
-      {"allreduce_tcp_16MiB_GBps", ALL_REDUCE, RATE, 16 * MIB, 5, 100, 40, true},
-      {"reducescatter_tcp_16MiB_bus_GBps", REDUCE_SCATTER, BUS_RATE, 16 * MIB, 5, 100, 40, false},
-      {"allgather_tcp_16MiB_bus_GBps", ALL_GATHER, BUS_RATE, 16 * MIB, 5, 100, 40, false},
-      {"vote_tcp_us", VOTE, TIME_US, 0, 300, 4000, 2000, false}}},
-    {ER_TRANSPORT_SHM,
-     4,
-     NULL,
-     {{"allreduce_shm_4ranks_16MiB_GBps", ALL_REDUCE, RATE, 16 * MIB, 3, 40, 15, false}}},
-};
-
-static void must(int rc, const struct er_error *err)
+static double as_unit(enum unit unit, size_t bytes, double us)
 {
-    if (rc != 0)
-        bench_fail("%s", err->text);
+    return unit == TIME_US ? us : (double)bytes / us / 1e3;
 }
 
-static void once(struct er_comm *comm, float *x, const struct figure *f)
+static const char *name_of(const char *fmt, const struct coll_setting *setting)
 {
-    size_t size = (size_t)er_comm_size(comm), n = f->bytes / sizeof(*x), block = n / size;
-    float *mine = x + block * (size_t)er_comm_rank(comm);
-    struct er_vote vote = {.ok = 1};
-    struct er_error err = ER_ERROR_INIT;
-    struct er_op *op = NULL;
-    int rc = 0;
+    static char name[96];
 
-    switch (f->kind) {
-    case VOTE:
-        must(er_vote(comm, &vote, &err), &err);
-        return;
-    case ALL_REDUCE:
-        rc = er_all_reduce(comm, x, n, ER_F32, ER_SUM, &op, &err);
-        break;
-    case REDUCE_SCATTER:
-        rc = er_reduce_scatter(comm, x, mine, block, ER_F32, ER_SUM, &op, &err);
-        break;
-    case ALL_GATHER:
-        rc = er_all_gather_to(comm, mine, x, block, ER_F32, &op, &err);
-        break;
-    }
-    must(rc, &err);
-    must(er_op_wait(op, DEADLINE_US, &err), &err);
+    snprintf(name, sizeof(name), fmt, setting->name);
+    return name;
 }
 
-static double as_unit(const struct figure *f, int ranks, double ms)
+/* ---- what is printed ---- */
+
+static void emit_sweep(const struct coll_setting *setting, const struct coll_result *ours,
+                       const struct peer_result *peers, size_t n)
 {
-    double moved = f->kind == ALL_REDUCE ? 2 : 1;
+    for (int place = 0; place < COLL_PLACE_COUNT; place++)
+        for (size_t i = 0; i < n; i++) {
+            const struct coll_point *p = &ours->all_reduce[place][i];
 
-    if (f->unit == TIME_US)
-        return ms * 1e3;
-    if (f->unit == BUS_RATE)
-        return (double)f->bytes * moved * (ranks - 1) / ranks / ms / 1e6;
-    return (double)f->bytes / ms / 1e6;
-}
-
-static void measure(struct er_comm *comm, float *x, const struct figure *f, struct bench_series *s)
-{
-    size_t runs = bench_runs(f->runs, f->quick_runs);
-
-    s->n = 0;
-    memset(x, 0, f->bytes);
-    for (size_t i = 0; i < f->warm + runs; i++) {
-        double began = bench_now_ms();
-
-        once(comm, x, f);
-        if (i >= f->warm)
-            bench_add(s, as_unit(f, er_comm_size(comm), bench_now_ms() - began));
-    }
-}
-
-/* ---- peers ---- */
-
-/* Median microseconds of a peer's run of one size, or a failure of the benchmark. */
-static double peer_us(const char *command)
-{
-    FILE *out = popen(command, "r");
-    size_t bytes;
-    double us = 0;
-
-    if (!out || fscanf(out, "%zu %lf", &bytes, &us) != 2 || pclose(out) != 0)
-        bench_fail("peer: %s", command);
-    return us;
-}
-
-static void emit(const struct setting *setting, const struct figure *f, struct bench_series *s)
-{
-    static struct bench_series theirs;
-    const char *folder = f->peers ? bench_peers() : NULL, *name = "gloo";
-    size_t runs = bench_runs(f->runs, f->quick_runs);
-    char command[1024];
-    double gloo, mpi;
-
-    if (!folder) {
-        bench_emit(f->name, s);
-        return;
-    }
-    snprintf(command, sizeof(command), "%s/bin/python %s/peers_collectives.py %zu %zu", folder,
-             ER_BENCH_SOURCE, runs, f->bytes);
-    gloo = peer_us(command);
-    snprintf(command, sizeof(command),
-             "mpirun --allow-run-as-root --oversubscribe -np %d --mca btl %s "
-             "--mca pml ob1 %s %zu %zu 2>/dev/null",
-             setting->ranks, setting->mpi, bench_bin("bench/peer_mpi"), runs, f->bytes);
-    mpi = access(bench_bin("bench/peer_mpi"), X_OK) == 0 ? peer_us(command) : 0;
-    if (mpi > 0 && mpi < gloo) {
-        name = "Open MPI";
-        gloo = mpi;
-    }
-    theirs.n = 0;
-    bench_add(&theirs, as_unit(f, setting->ranks, gloo / 1e3));
-    bench_emit_peer(f->name, s, name, &theirs);
-}
-
-/* ---- ranks ---- */
-
-static struct er_comm *connect_rank(struct er_ctx *ctx, enum er_comm_transport transport)
-{
-    struct er_comm_opts opts = {.transport = transport, .open_timeout_us = DEADLINE_US};
-    struct er_error err = ER_ERROR_INIT;
-    struct er_comm *comm = NULL;
-
-    must(er_comm_open(&comm, ctx, &opts, &err), &err);
-    must(er_comm_wait_ready(comm, &err), &err);
-    return comm;
-}
-
-static size_t largest(const struct setting *setting)
-{
-    size_t bytes = 4 * KIB;
-
-    for (const struct figure *f = setting->figures; f->name; f++)
-        bytes = f->bytes > bytes ? f->bytes : bytes;
-    return bytes;
-}
-
-/* All ranks do the same; the others wait at the next operation while rank 0 reports. */
-static void bench_rank(struct er_fake_world *world, const struct setting *setting, int rank)
-{
-    static struct bench_series series[8];
-    struct er_error err = ER_ERROR_INIT;
-    struct er_ctx *ctx = er_fake_ctx(world, rank, setting->ranks, 1, 1);
-    struct er_comm *comm = connect_rank(ctx, setting->transport);
-    struct er_pool *pool = NULL;
-    float *x;
-
-    must(er_pool_new(&pool, largest(setting), &err), &err);
-    x = er_pool_alloc(pool, largest(setting), 4096);
-    for (int i = 0; setting->figures[i].name; i++)
-        measure(comm, x, &setting->figures[i], &series[i]);
-    er_comm_abort(comm);
-    er_pool_free(pool);
-    er_close(ctx);
-    if (rank != 0)
-        _exit(0);
-    for (int i = 0; setting->figures[i].name; i++)
-        emit(setting, &setting->figures[i], &series[i]);
-}
-
-static void bench_setting(const struct setting *setting)
-{
-    struct er_fake_world *world = er_fake_world_new();
-    pid_t pid[RANKS_MAX];
-
-    for (int i = 1; i < setting->ranks; i++) {
-        pid[i] = fork();
-        if (pid[i] < 0)
-            bench_fail("cannot fork");
-        if (pid[i] == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-            bench_rank(world, setting, i);
+            printf("{\"sweep\": \"allreduce_%s_%s\", \"bytes\": %zu, \"p50_us\": %.5g, "
+                   "\"p99_us\": %.5g, \"runs\": %zu",
+                   setting->name, place == COLL_IN_PLACE ? "in_place" : "out_of_place", p->bytes,
+                   p->p50_us, p->p99_us, p->runs);
+            for (int k = 0; place == COLL_IN_PLACE && k < COLL_PEER_COUNT; k++)
+                if (peers[k].there)
+                    printf(", \"%s p50_us\": %.5g", coll_peer_name((enum coll_peer)k),
+                           peers[k].points[i].p50_us);
+            printf("}\n");
         }
-    }
-    bench_rank(world, setting, 0);
-    for (int i = 1; i < setting->ranks; i++) {
-        int status = -1;
-
-        if (waitpid(pid[i], &status, 0) != pid[i] || status != 0)
-            bench_fail("rank %d ended with status 0x%x", i, (unsigned)status);
-    }
-    er_fake_world_free(world);
+    fflush(stdout);
 }
 
-int main(void)
+static void emit_headline(const struct headline *h, const struct coll_point *ours,
+                          const struct peer_result *peers, size_t at)
 {
-    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
-        bench_setting(&settings[i]);
+    int best = -1;
+
+    for (int k = 0; k < COLL_PEER_COUNT; k++)
+        if (peers[k].there &&
+            (best < 0 || peers[k].points[at].p50_us < peers[best].points[at].p50_us))
+            best = k;
+    bench_emit_beside(h->figure, as_unit(h->unit, h->bytes, ours->p50_us), ours->spread, ours->runs,
+                      best < 0 ? NULL : coll_peer_name((enum coll_peer)best),
+                      best < 0 ? 0 : as_unit(h->unit, h->bytes, peers[best].points[at].p50_us));
+}
+
+static void emit_headlines(const struct coll_setting *setting, const struct coll_result *ours,
+                           const struct peer_result *peers, size_t n)
+{
+    for (size_t h = 0; h < sizeof(headlines) / sizeof(headlines[0]); h++)
+        for (size_t i = 0; i < n; i++)
+            if (strcmp(headlines[h].setting, setting->name) == 0 &&
+                ours->all_reduce[COLL_IN_PLACE][i].bytes == headlines[h].bytes)
+                emit_headline(&headlines[h], &ours->all_reduce[COLL_IN_PLACE][i], peers, i);
+}
+
+static void emit_blocks(const struct coll_setting *setting, const struct coll_result *ours)
+{
+    double bus_share = (double)(setting->ranks - 1) / setting->ranks;
+    const struct coll_point *rs = &ours->reduce_scatter, *ag = &ours->all_gather;
+    double half_us = ours->block_all_reduce.p50_us / 2; /* an all-reduce moves twice as much */
+
+    bench_emit_value(name_of("reducescatter_%s_16MiB_bus_GBps", setting),
+                     as_unit(RATE, rs->bytes, rs->p50_us) * bus_share, rs->spread, rs->runs);
+    bench_emit_value(name_of("allgather_%s_16MiB_bus_GBps", setting),
+                     as_unit(RATE, ag->bytes, ag->p50_us) * bus_share, ag->spread, ag->runs);
+    bench_emit_value(name_of("reducescatter_%s_bus_over_allreduce", setting), half_us / rs->p50_us,
+                     rs->spread, rs->runs);
+    bench_emit_value(name_of("allgather_%s_bus_over_allreduce", setting), half_us / ag->p50_us,
+                     ag->spread, ag->runs);
+    bench_emit_value(name_of("vote_%s_us", setting), ours->vote.p50_us, ours->vote.spread,
+                     ours->vote.runs);
+}
+
+/* The largest of our time over a peer's, over sizes [from, below). 0: there is no such. */
+static double worst(const struct coll_result *ours, const struct peer_result *peer, size_t n,
+                    size_t from, size_t below)
+{
+    double most = 0;
+
+    for (size_t i = 0; i < n && peer->there; i++) {
+        const struct coll_point *p = &ours->all_reduce[COLL_IN_PLACE][i];
+        double ratio = p->p50_us / peer->points[i].p50_us;
+
+        if (p->bytes >= from && p->bytes < below && ratio > most)
+            most = ratio;
+    }
+    return most;
+}
+
+/* Our bandwidth over Open MPI's at one size. */
+static double over_openmpi(const struct coll_result *ours, const struct peer_result *peers,
+                           size_t n, size_t bytes)
+{
+    for (size_t i = 0; i < n; i++)
+        if (ours->all_reduce[COLL_IN_PLACE][i].bytes == bytes)
+            return peers[COLL_PEER_OPEN_MPI].points[i].p50_us /
+                   ours->all_reduce[COLL_IN_PLACE][i].p50_us;
+    return 0;
+}
+
+static void emit_worst(const struct coll_setting *setting, const struct coll_result *ours,
+                       const struct peer_result *peers, size_t n)
+{
+    const struct coll_result *o = ours;
+    double gloo = worst(o, &peers[COLL_PEER_GLOO], n, 0, SIZE_MAX);
+    double torch = worst(o, &peers[COLL_PEER_TORCH_GLOO], n, 0, SIZE_MAX);
+    double large = worst(o, &peers[COLL_PEER_OPEN_MPI], n, LARGE_FROM, SIZE_MAX);
+    double small = worst(o, &peers[COLL_PEER_OPEN_MPI], n, 0, LARGE_FROM);
+
+    if (gloo > 0)
+        bench_emit_value(name_of("%s_time_over_gloo_worst", setting), gloo, 0, n);
+    if (torch > 0)
+        bench_emit_value(name_of("%s_time_over_torch_gloo_worst", setting), torch, 0, n);
+    if (large > 0)
+        bench_emit_value(name_of("%s_time_over_openmpi_from_64KiB_worst", setting), large, 0, n);
+    if (setting->transport == ER_TRANSPORT_TCP && setting->ranks == 2 && large > 0)
+        bench_emit_value("allreduce_tcp_16MiB_over_openmpi", over_openmpi(o, peers, n, 16 * MIB), 0,
+                         n);
+    if (small > 0)
+        bench_emit_value(name_of("%s_time_over_openmpi_below_64KiB_worst", setting), small, 0, n);
+}
+
+/* ---- a setting ---- */
+
+static void bench_setting(const struct coll_setting *setting)
+{
+    static struct coll_result ours;
+    static struct peer_result peers[COLL_PEER_COUNT];
+    size_t bytes[COLL_SIZES_MAX], n = coll_sizes(setting, bytes);
+
+    memset(&ours, 0, sizeof(ours));
+    memset(peers, 0, sizeof(peers));
+    for (int k = 0; k < COLL_PEER_COUNT && bench_peers(); k++)
+        peers[k].there = coll_peer_there((enum coll_peer)k);
+    for (size_t round = 0; round < bench_runs(2, 1); round++) {
+        coll_sweep(setting, &ours);
+        for (int k = 0; k < COLL_PEER_COUNT; k++)
+            if (peers[k].there)
+                coll_peer_sweep((enum coll_peer)k, setting, peers[k].points);
+    }
+    emit_sweep(setting, &ours, peers, n);
+    emit_headlines(setting, &ours, peers, n);
+    emit_blocks(setting, &ours);
+    emit_worst(setting, &ours, peers, n);
+}
+
+/* With arguments: these settings alone. */
+int main(int argc, char **argv)
+{
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        bool wanted = argc == 1;
+
+        for (int a = 1; a < argc; a++)
+            wanted |= strcmp(argv[a], settings[i].name) == 0;
+        if (wanted)
+            bench_setting(&settings[i]);
+    }
     return 0;
 }

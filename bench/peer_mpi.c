@@ -1,5 +1,5 @@
-/* Open MPI: peer_mpi RUNS BYTES... under mpirun. Lines "BYTES us" on stdout: median time of an
- * all-reduce of float32 in place. */
+/* Open MPI: peer_mpi BYTES:RUNS... under mpirun. Lines "BYTES p50 p99" on stdout: microseconds of
+ * an all-reduce of float32 in place. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +13,10 @@ static int by_value(const void *a, const void *b)
 
 static void measure(float *x, double *us, int runs, size_t bytes)
 {
-    enum { WARM = 5 };
     int rank;
 
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    for (int i = -WARM; i < runs; i++) {
+    for (int i = -runs / 8 - 1; i < runs; i++) {
         double began = MPI_Wtime();
 
         MPI_Allreduce(MPI_IN_PLACE, x, (int)(bytes / sizeof(*x)), MPI_FLOAT, MPI_SUM,
@@ -27,25 +26,28 @@ static void measure(float *x, double *us, int runs, size_t bytes)
     }
     qsort(us, (size_t)runs, sizeof(*us), by_value);
     if (rank == 0)
-        printf("%zu %g\n", bytes, us[runs / 2]);
+        printf("%zu %g %g\n", bytes, us[runs / 2], us[runs * 99 / 100]);
 }
 
 int main(int argc, char **argv)
 {
-    int runs = argc > 1 ? atoi(argv[1]) : 1;
-    double *us = calloc((size_t)runs, sizeof(*us));
-
     MPI_Init(&argc, &argv);
-    for (int i = 2; i < argc; i++) {
-        size_t bytes = strtoull(argv[i], NULL, 10);
-        float *x = calloc(1, bytes);
+    for (int i = 1; i < argc; i++) {
+        size_t bytes = 0;
+        int runs = 0;
+        double *us;
+        float *x;
 
+        if (sscanf(argv[i], "%zu:%d", &bytes, &runs) != 2 || runs < 1)
+            return 1;
+        us = calloc((size_t)runs, sizeof(*us));
+        x = calloc(1, bytes);
         if (!x || !us)
             return 1;
         measure(x, us, runs, bytes);
         free(x);
+        free(us);
     }
     MPI_Finalize();
-    free(us);
     return 0;
 }

@@ -1,8 +1,7 @@
-"""PyTorch's gloo, two processes of this host: peers_collectives.py RUNS BYTES... Lines "BYTES us" on stdout: median time of an
-all-reduce of float32 in place."""
+"""PyTorch's gloo, processes of this host: peers_collectives.py RANKS BYTES:RUNS... Lines "BYTES p50 p99" on stdout: microseconds
+of an all-reduce of float32 in place."""
 
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -11,26 +10,26 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-RANKS = 2
 
-
-def measure(rank, path, runs, sizes):
+def measure(rank, path, ranks, sizes):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=RANKS)
-    for size in sizes:
+    dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=ranks)
+    for size, runs in sizes:
         x = torch.zeros(size // 4)
         times = []
-        for i in range(runs + 5):
+        for i in range(-(runs // 8) - 1, runs):
             began = time.perf_counter()
             dist.all_reduce(x)
-            if i >= 5:
-                times.append(time.perf_counter() - began)
+            if i >= 0:
+                times.append((time.perf_counter() - began) * 1e6)
+        times.sort()
         if rank == 0:
-            print(size, statistics.median(times) * 1e6, flush=True)
+            print(size, times[runs // 2], times[runs * 99 // 100], flush=True)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (os.path.join(folder, "store"), int(sys.argv[1]), [int(a) for a in sys.argv[2:]])
-        mp.spawn(measure, arguments, nprocs=RANKS)
+        ranks = int(sys.argv[1])
+        sizes = [tuple(int(n) for n in argument.split(":")) for argument in sys.argv[2:]]
+        mp.spawn(measure, (os.path.join(folder, "store"), ranks, sizes), nprocs=ranks)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Install what building, testing or running the demo needs. Does nothing, fast, when nothing is missing.
 #
-#   packaging/setup.sh [-y] [build|data|tests|interop|bench]...     (no group: build, data and tests)
+#   packaging/setup.sh [-y] [build|data|tests|interop|bench|peers]...     (no group: build, data and tests)
 #
 # Says what it will install and why. Asks first when it runs on a terminal, unless CI is set or -y is given.
 # Without root and without sudo it prints the one line to run and fails.
@@ -16,6 +16,7 @@ packages_of() {
         python3-jsonschema python3-yaml ;;
     interop) echo python3-torch python3-tqdm ;;
     bench) echo fio python3-venv ;;
+    peers) echo libgloo-dev libopenmpi-dev openmpi-bin ;;
     esac
 }
 
@@ -25,6 +26,7 @@ why() {
     data) echo 'the Fashion-MNIST images that the demo and its tests train on' ;;
     tests) echo 'test framework, leak check, formatter, and the etcd that tests start in private folders' ;;
     interop) echo 'PyTorch, whose unmodified scripts are run: about 1 GB, two minutes' ;;
+    peers) echo "Gloo and Open MPI, built against for \`make bench BENCH=collectives PEERS=1\` alone" ;;
     bench) echo 'fio, beside which checkpoints are measured, and virtual environments for the peers' ;;
     esac
 }
@@ -38,9 +40,9 @@ groups=
 for arg in "$@"; do
     case $arg in
     -y) yes=true ;;
-    build | data | tests | interop | bench) groups="$groups $arg" ;;
+    build | data | tests | interop | bench | peers) groups="$groups $arg" ;;
     *)
-        echo "usage: packaging/setup.sh [-y] [build|data|tests|interop|bench]..." >&2
+        echo "usage: packaging/setup.sh [-y] [build|data|tests|interop|bench|peers]..." >&2
         exit 64
         ;;
     esac

@@ -74,13 +74,23 @@ void bench_emit(const char *figure, const struct bench_series *s)
     bench_emit_value(figure, bench_median(s), bench_spread(s), s->n);
 }
 
+void bench_emit_beside(const char *figure, double value, double spread, size_t runs,
+                       const char *peer, double peer_value)
+{
+    if (!peer) {
+        bench_emit_value(figure, value, spread, runs);
+        return;
+    }
+    printf("{\"figure\": \"%s\", \"value\": %.6g, \"spread\": %.3g, \"runs\": %zu, \"peer\": "
+           "\"%s\", \"peer_value\": %.6g}\n",
+           figure, value, spread, runs, peer, peer_value);
+    fflush(stdout);
+}
+
 void bench_emit_peer(const char *figure, const struct bench_series *s, const char *peer,
                      const struct bench_series *peer_s)
 {
-    printf("{\"figure\": \"%s\", \"value\": %.6g, \"spread\": %.3g, \"runs\": %zu, \"peer\": "
-           "\"%s\", \"peer_value\": %.6g}\n",
-           figure, bench_median(s), bench_spread(s), s->n, peer, bench_median(peer_s));
-    fflush(stdout);
+    bench_emit_beside(figure, bench_median(s), bench_spread(s), s->n, peer, bench_median(peer_s));
 }
 
 size_t bench_runs(size_t full, size_t quick)

@@ -32,6 +32,9 @@ void bench_emit_peer(const char *figure, const struct bench_series *s, const cha
                      const struct bench_series *peer_s);
 /* A value derived from several series. */
 void bench_emit_value(const char *figure, double value, double spread, size_t runs);
+/* The same beside `peer_value`; `peer` NULL: alone. */
+void bench_emit_beside(const char *figure, double value, double spread, size_t runs,
+                       const char *peer, double peer_value);
 
 /* `full` repetitions, or `quick` ones when QUICK=1 was asked for. */
 size_t bench_runs(size_t full, size_t quick);
