@@ -46,13 +46,13 @@ void er_agent_say(struct er_agent *agent, const char *fmt, ...)
     er_buf_done(&line);
 }
 
-static bool sets(const struct er_config *c, char **environ_, const char *name)
+/* Of the spec (NULL: removed), else of our own environment; NULL: not set. */
+static const char *value_of(const struct er_config *c, char **environ_, const char *name)
 {
-    for (size_t i = 0; i < c->env.n; i++) {
+    for (size_t i = 0; i < c->env.n; i++)
         if (strcmp(c->env.names[i], name) == 0)
-            return true;
-    }
-    return er_env_get((const char *const *)environ_, name) != NULL;
+            return c->env.values[i];
+    return er_env_get((const char *const *)environ_, name);
 }
 
 /* One thread a worker is torchrun's default too, and slow where there are processors to spare. */
@@ -62,11 +62,21 @@ static void say_threads(struct er_agent *agent, char **environ_)
     cpu_set_t set;
     int cpus = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
 
-    if (c->nproc > 1 && cpus >= 2 * (int)c->nproc && !sets(c, environ_, "OMP_NUM_THREADS"))
+    if (c->nproc > 1 && cpus >= 2 * (int)c->nproc && !value_of(c, environ_, "OMP_NUM_THREADS"))
         er_agent_say(agent,
                      "OMP_NUM_THREADS is 1 for each of %u workers on %d processors; set it "
                      "to give them more",
                      c->nproc, cpus);
+}
+
+/* Such a launch cannot be given up from within: only a worker's end releases it. */
+static void say_blocking(struct er_agent *agent, char **environ_)
+{
+    const char *value = value_of(agent->config, environ_, "CUDA_LAUNCH_BLOCKING");
+
+    if (value && strcmp(value, "1") == 0)
+        er_agent_say(agent, "CUDA_LAUNCH_BLOCKING is 1: a worker that waits for a peer in a launch "
+                            "cannot abort; for debugging alone");
 }
 
 static bool stdin_has_data(void)
@@ -84,6 +94,7 @@ void er_agent_say_start(struct er_agent *agent, char **environ_)
     if (agent->log_dir && (!c->program_form || c->log.dir_implied))
         er_agent_say(agent, "job '%s': logs are in %s", c->name, agent->log_dir);
     say_threads(agent, environ_);
+    say_blocking(agent, environ_);
     if (c->stdin_mode == ER_STDIN_AUTO && stdin_has_data())
         er_agent_say(agent, "what comes in on stdin does not reach the workers; with --set "
                             "stdin=inherit it does");

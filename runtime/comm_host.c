@@ -1,5 +1,5 @@
 /*
- * Backend `host`: connecting, the progress thread, failures.
+ * Backend `host`: the progress thread, operations, failures.
  *
  * The *engine* carries operations out, one after the other. Whoever holds it may touch the mesh and
  * the transport: the progress thread, or the owner while it waits for an operation (which saves two
@@ -9,27 +9,22 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
-#include "runtime/host_hosts.h"
 #include "runtime/host_internal.h"
 #include "runtime/host_shm.h"
-#include "runtime/host_tcp.h"
 
 enum {
     WAIT_SLICE_US = 1000, /* between looks at peers and at the agent's notice */
-    CONNECT_SLICE_US = 5000,
-    OWNER_SPIN_US = 50, /* its core has nothing else to do */
-    THREAD_SPIN_US = 5, /* its core may be computing */
+    POST_SPIN_US = 3,     /* about what waking the progress thread costs */
+    OWNER_SPIN_US = 50,   /* its core has nothing else to do */
+    THREAD_SPIN_US = 5,   /* its core may be computing */
     THREAD_STACK_BYTES = 256 << 10
 };
 
@@ -111,8 +106,10 @@ static void begin_unit(struct host *h)
     if (h->comm->page && h->unit[0]->number > h->comm->hidden)
         atomic_store_explicit(&h->comm->page->from_worker.collective,
                               h->unit[0]->number - h->comm->hidden, memory_order_relaxed);
+    if (!h->spin && h->ops->roomy)
+        h->spin = h->ops->roomy(h->transport);
     h->ops->begin(h->transport, h->unit, h->unit_n);
-    h->moved_us = er_now_us();
+    h->moved_us = 0; /* drive() looks at the clock when it must */
     h->said_waiting = false;
 }
 
@@ -126,6 +123,7 @@ static void relax(void)
 /* Carry the unit on: 0 done, ER_IN_PROGRESS at the deadline or when stopping, negative failed. */
 static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct er_error *err)
 {
+    bool moved = false; /* since the clock was read, which costs as much as a small step */
     uint64_t now;
     int rc;
 
@@ -133,10 +131,15 @@ static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct 
         rc = h->ops->step(h->transport, err);
         if (rc <= 0)
             return rc;
+        if (rc == ER_STEP_MOVED && !moved) {
+            moved = true;
+            continue;
+        }
         now = er_now_us();
-        if (rc == ER_STEP_MOVED) {
+        if (rc == ER_STEP_MOVED || moved || !h->moved_us) {
             h->moved_us = now;
             h->said_waiting = false;
+            moved = false;
         }
         if (now >= deadline_us || atomic_load_explicit(&h->stopping, memory_order_relaxed))
             return ER_IN_PROGRESS;
@@ -220,7 +223,7 @@ static void *progress(void *arg)
 }
 
 /* The progress thread takes no signals: they belong to the program. */
-static int start_thread(struct host *h, struct er_error *err)
+int er_host_start_thread(struct host *h, struct er_error *err)
 {
     pthread_attr_t attr;
     sigset_t all, before;
@@ -242,109 +245,26 @@ static int start_thread(struct host *h, struct er_error *err)
 
 /* ---- the backend ---- */
 
-static uint64_t host_of(const struct er_comm *comm)
+/*
+ * A small collective whose peers come to it at about the same time is over before the bell would
+ * have woken the progress thread. Returns whether it is.
+ */
+static bool finish_at_once(struct host *h)
 {
-    return *comm->host ? er_host_id_of(comm->host) : er_host_id();
-}
+    const struct er_op *op = er_comm_next(h->comm);
 
-static int make_segment(const struct er_mesh *mesh)
-{
-    return er_mesh_transport(mesh) == ER_TRANSPORT_SHM ? er_shm_create(er_mesh_size(mesh))
-                                                       : er_hosts_create(mesh);
-}
-
-static int open_host(struct er_comm *comm, struct er_error *err)
-{
-    struct host *h = calloc(1, sizeof(*h));
-    struct er_mesh_config config = {.ctx = comm->ctx,
-                                    .rank = comm->rank,
-                                    .size = comm->size,
-                                    .generation = comm->generation,
-                                    .name = comm->name,
-                                    .listen = {.transport = comm->transport,
-                                               .host = host_of(comm),
-                                               .address = comm->address,
-                                               .interfaces = comm->interfaces,
-                                               .local = comm->one_host},
-                                    .pace_bytes_per_s = comm->pace_bytes_per_s,
-                                    .make_segment = make_segment};
-
-    if (!h)
-        return er_error_set(err, -ENOMEM, "out of memory");
-    comm->impl = h;
-    h->comm = comm;
-    h->sent = calloc((size_t)comm->size, sizeof(*h->sent));
-    h->received = calloc((size_t)comm->size, sizeof(*h->received));
-    if (!h->sent || !h->received)
-        return er_error_set(err, -ENOMEM, "out of memory");
-    h->deadline_us = er_deadline_in(er_now_us(), comm->open_timeout_us);
-    return er_mesh_open(&h->mesh, &config, err);
-}
-
-static int count_cpus(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-static int become_ready(struct host *h, struct er_error *err)
-{
-    struct er_comm *comm = h->comm;
-    enum er_comm_transport transport = er_mesh_transport(h->mesh);
-    bool chain = transport != ER_TRANSPORT_SHM && er_hosts_useful(h->mesh);
-    int rc;
-
-    h->ops = transport == ER_TRANSPORT_SHM ? &er_host_shm_ops
-             : chain                       ? &er_host_hosts_ops
-                                           : &er_host_tcp_ops;
-    rc = h->ops->open(&h->transport, comm, h->mesh, err);
-    if (rc < 0)
-        return rc;
-    if (chain && transport == ER_TRANSPORT_AUTO)
-        snprintf(comm->describe, sizeof(comm->describe), "host/shm+tcp %d ranks on %d hosts",
-                 comm->size, er_hosts_count(h->mesh));
-    else
-        snprintf(comm->describe, sizeof(comm->describe), "host/%s %d ranks",
-                 transport == ER_TRANSPORT_SHM ? "shm" : "tcp", comm->size);
-    h->spin = er_world(h->comm->ctx)->local_size <= count_cpus();
-    return start_thread(h, err);
-}
-
-static int connect_host(struct er_comm *comm, uint64_t wait_us, struct er_error *err)
-{
-    struct host *h = comm->impl;
-    uint64_t end_us = er_deadline_in(er_now_us(), wait_us), now;
-    char missing[256];
-    int rc;
-
-    do {
-        now = er_now_us();
-        rc = er_mesh_step(h->mesh,
-                          now >= end_us                     ? 0
-                          : end_us - now < CONNECT_SLICE_US ? end_us - now
-                                                            : CONNECT_SLICE_US,
-                          err);
-        if (rc == 0)
-            rc = become_ready(h, err);
-        else if (rc > 0 && er_host_told_to_stop(comm))
-            rc = er_error_set(err, ER_E_ABORTED, "told by the agent to stop while connecting");
-        now = er_now_us();
-        if (rc > 0 && now >= h->deadline_us) {
-            er_mesh_missing(h->mesh, missing, sizeof(missing));
-            rc = er_error_set(err, -ETIMEDOUT, "%s within %.1f s (generation %llu)", missing,
-                              (double)comm->open_timeout_us / 1e6,
-                              (unsigned long long)comm->generation);
-        }
-    } while (rc > 0 && now < end_us);
-    if (rc < 0)
-        er_mesh_tell(h->mesh, ER_MESH_FAILED, rc, 0, err ? err->text : "connecting failed");
-    return rc;
+    if (!h->spin || h->ops != &er_host_shm_ops || !op || op->number != h->comm->staged ||
+        er_op_is_pair(&op->desc) ||
+        er_op_bytes(&op->desc) > ER_SMALL_BYTES / (size_t)h->comm->size || !take_engine(h))
+        return false;
+    run(h, op->number, er_now_us() + POST_SPIN_US, POST_SPIN_US);
+    release_engine(h);
+    return er_comm_next(h->comm) == NULL;
 }
 
 static void post_host(struct er_comm *comm, bool async)
 {
-    if (async) /* else the owner comes at once to carry it out itself */
+    if (async && !finish_at_once(comm->impl)) /* else the owner comes at once to carry it out */
         ring_bell(comm->impl);
 }
 
@@ -470,8 +390,8 @@ static void close_host(struct er_comm *comm)
 
 const struct er_comm_ops er_comm_host_ops = {
     .name = "host",
-    .open = open_host,
-    .connect = connect_host,
+    .open = er_host_open,
+    .connect = er_host_connect,
     .post = post_host,
     .wait = wait_host,
     .check = check_host,

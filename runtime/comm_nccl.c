@@ -326,6 +326,7 @@ static int open_nccl(struct er_comm *comm, struct er_error *err)
     comm->impl = n;
     n->comm = comm;
     n->calls = comm->device->gpu->nccl;
+    er_nccl_report(n);
     return er_nccl_open_begin(n, err);
 }
 
@@ -454,6 +455,7 @@ static void close_nccl(struct er_comm *comm)
     if (!n)
         return;
     abort_nccl(&comm, 1);
+    er_nccl_report_end(n);
     er_event_free(n->after);
     for (size_t i = 0; i < ER_COMM_OPS_MAX; i++)
         er_event_free(n->done[i]);

@@ -32,7 +32,8 @@ struct er_event;  /* opaque; a point on a stream */
 struct er_device_opts {
     enum er_device_kind kind;
     int index; /* of the visible devices; a rank usually takes its local rank */
-    /* Called with the reason before the process ends; er_fail() belongs here. May be NULL. */
+    /* Called with the reason before the process ends. NULL: er_fail() of the context of a
+     * communicator that uses the device, if there is one. */
     void (*on_lost)(void *arg, const char *why);
     void *arg;
 };

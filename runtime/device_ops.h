@@ -47,7 +47,8 @@ struct er_device {
     const struct er_gpu_module *gpu; /* NULL: the CPU */
     struct er_device_opts opts;
     struct er_device_info info;
-    void *impl; /* the backend's */
+    void *impl;      /* the backend's */
+    int reporters_n; /* communicators by which a loss reaches the agent; see comm_nccl.c */
 };
 
 struct er_stream {

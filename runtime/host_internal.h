@@ -43,3 +43,9 @@ int er_host_judge_idle(struct host *h, struct er_error *err);
 /* Of a companion (comm_ops.h): the caller holds the engine. */
 void er_host_say_waiting(struct host *h, uint64_t first, uint32_t n);
 int er_host_find_silent(const struct host *h, uint64_t first, uint32_t n);
+
+/* Of the backend's table: opening, and the connecting that follows. */
+int er_host_open(struct er_comm *comm, struct er_error *err);
+int er_host_connect(struct er_comm *comm, uint64_t wait_us, struct er_error *err);
+/* All links are up. */
+int er_host_start_thread(struct host *h, struct er_error *err);

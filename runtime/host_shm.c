@@ -73,6 +73,37 @@ static int map_segment(struct er_transport *t, int fd, struct er_error *err)
     return 0;
 }
 
+static void say_cpus(struct shm_rank *me)
+{
+    uint64_t words[CPU_WORDS] = {0};
+    long n = syscall(SYS_sched_getaffinity, 0, sizeof(words), words); /* fails beyond 1024 CPUs */
+
+    for (int i = 0; i < CPU_WORDS && n > 0; i++)
+        atomic_store_explicit(&me->cpus[i], words[i], memory_order_relaxed);
+}
+
+static bool roomy_shm(const struct er_transport *t)
+{
+    uint64_t all[CPU_WORDS] = {0};
+    int n = 0;
+
+    for (int i = 0; i < t->comm->size; i++) {
+        uint64_t any = 0;
+
+        for (int w = 0; w < CPU_WORDS; w++) {
+            uint64_t word = atomic_load_explicit(&t->rank[i].cpus[w], memory_order_relaxed);
+
+            all[w] |= word;
+            any |= word;
+        }
+        if (!any)
+            return false;
+    }
+    for (int w = 0; w < CPU_WORDS; w++)
+        n += __builtin_popcountll(all[w]);
+    return n >= t->comm->size;
+}
+
 static void close_shm(struct er_transport *t)
 {
     if (!t)
@@ -107,6 +138,7 @@ static int open_shm(struct er_transport **ret, struct er_comm *comm, struct er_m
         return rc;
     if (er_pairs_open(&t->pairs, t->map + slots_end(comm->size), comm->rank, comm->size) < 0)
         return er_error_set(err, -ENOMEM, "shared memory: out of memory");
+    say_cpus(&t->rank[comm->rank]);
     *ret = ER_TAKE(t);
     return 0;
 }
@@ -133,11 +165,30 @@ static void wake(struct shm_rank *r)
     syscall(SYS_futex, &r->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* Publish a counter and wake who sleeps. Sequentially consistent, as in wait_shm(): either the
- * sleeper sees the counter or we see the sleeper. */
+/* Whether all ranks' counters of this kind have come as far as `value`: `mine` is one of them. */
+static bool last_to_reach(const struct er_transport *t, const _Atomic uint32_t *mine,
+                          uint32_t value)
+{
+    size_t at = (size_t)((const char *)mine - (const char *)&t->rank[t->comm->rank]);
+
+    for (int i = 0; i < t->comm->size; i++)
+        if (!reached(atomic_load(
+                         (const _Atomic uint32_t *)(const void *)((const char *)&t->rank[i] + at)),
+                     value))
+            return false;
+    return true;
+}
+
+/*
+ * Publish a counter. Sleepers wait until all have come as far as this, so it is the last one who
+ * wakes them. Sequentially consistent, as in wait_shm(): either the sleeper sees the counter or we
+ * see the sleeper.
+ */
 static void publish(struct er_transport *t, _Atomic uint32_t *counter, uint32_t value)
 {
     atomic_store(counter, value);
+    if (t->comm->size > 2 && !last_to_reach(t, counter, value))
+        return;
     for (int i = 0; i < t->comm->size; i++)
         if (i != t->comm->rank)
             wake(&t->rank[i]);
@@ -194,7 +245,7 @@ static void piece_done(struct er_transport *t)
 
 static bool may_copy_in(const struct er_transport *t)
 {
-    return t->next_in < t->pieces_n && t->next_in <= t->piece + 1 &&
+    return t->next_in < t->pieces_n && t->next_in < t->piece + DEPTH &&
            ALL_REACHED(t, done, t->base + t->next_in + 1 - DEPTH);
 }
 
@@ -293,6 +344,7 @@ const struct er_transport_ops er_host_shm_ops = {
     .needs = needs_shm,
     .sending = sending_shm,
     .receiving = receiving_shm,
+    .roomy = roomy_shm,
     .eager_bytes = ER_PAIRS_RING_MAX,
     .wait = wait_shm,
     .close = close_shm,

@@ -4,6 +4,8 @@
 
 #include "runtime/host_algo.h"
 
+enum { HOME_BYTES = 16 << 10 }; /* reduced and taken home at a time; whole elements */
+
 void er_shm_plan(struct er_transport *t)
 {
     const struct er_op *op = t->op;
@@ -108,17 +110,21 @@ static void reduce_from_slots(struct er_transport *t, char *dst, size_t at, size
                    (enum er_reduce)t->op->desc.reduce);
 }
 
-/* Reduce our part into our own slot, where peers fetch it, and home. */
+/* Reduce our part into our own slot, where peers fetch it, and home, while it is in the first
+ * cache. */
 void er_shm_reduce_part(struct er_transport *t)
 {
     struct er_segment own = part(t, t->piece, t->comm->rank);
-    size_t at = piece_begin(t, t->piece) + own.begin;
-    char *dst = slot_of(t, t->comm->rank, t->piece) + own.begin;
+    const char *in = (const char *)t->op->in + piece_begin(t, t->piece);
+    char *out = t->op->out ? (char *)t->op->out + piece_begin(t, t->piece) : NULL;
+    char *slot = slot_of(t, t->comm->rank, t->piece);
 
-    if (own.end > own.begin) {
-        reduce_from_slots(t, dst, own.begin, own.end - own.begin, (const char *)t->op->in + at);
-        if (t->op->out)
-            memcpy((char *)t->op->out + at, dst, own.end - own.begin);
+    for (size_t at = own.begin; at < own.end; at += HOME_BYTES) {
+        size_t n = own.end - at < HOME_BYTES ? own.end - at : HOME_BYTES;
+
+        reduce_from_slots(t, slot + at, at, n, in + at);
+        if (out)
+            memcpy(out + at, slot + at, n);
     }
 }
 

@@ -9,6 +9,7 @@
 
 enum {
     LINE_BYTES = 64,
+    CPU_WORDS = 16,
     DEPTH = 2 /* pieces in flight per rank */
 };
 
@@ -19,6 +20,7 @@ struct shm_rank {
     _Alignas(LINE_BYTES) _Atomic uint32_t bell; /* futex word; rung by peers */
     _Atomic uint32_t asleep;
     _Alignas(LINE_BYTES) struct er_op_desc desc[DEPTH];
+    _Atomic uint64_t cpus[CPU_WORDS]; /* where it may run, a bit each; all 0: not said yet */
 };
 
 enum phase { PHASE_IN, PHASE_RED };

@@ -30,6 +30,10 @@ struct er_transport_ops {
     /* After ER_STEP_BLOCKED: what is not done yet of messages to and from a peer; NULL: nothing. */
     const struct er_op *(*sending)(const struct er_transport *t, int peer);
     const struct er_op *(*receiving)(const struct er_transport *t, int peer);
+    /* May be NULL. Whether each of the ranks, as far as all of them have said where they may run,
+     * can have a CPU of its own: ranks that were bound to one each do not know it from their own.
+     */
+    bool (*roomy)(const struct er_transport *t);
     size_t eager_bytes; /* a send of more than that is not done before it is received */
     /* Until a peer may have acted, at most `us`. */
     void (*wait)(struct er_transport *t, uint64_t us);

@@ -29,6 +29,7 @@ struct nccl {
     struct er_event *done[ER_COMM_OPS_MAX]; /* end of the batch that begins in this slot */
     uint16_t first[ER_COMM_OPS_MAX];        /* slot in which the batch of this slot's begins */
     struct er_watchdog *dog;
+    bool reports; /* one of the device's reporters */
     enum nccl_phase phase;
     uint64_t open_deadline_us, shrink_deadline_us;
     struct er_op *step;            /* HELLO, SETTLE: the companion's operation */
@@ -52,3 +53,6 @@ struct nccl {
 /* Begin and carry on opening, for at most `wait_us`. */
 int er_nccl_open_begin(struct nccl *n, struct er_error *err);
 int er_nccl_open_step(struct nccl *n, uint64_t wait_us, struct er_error *err);
+/* Have a loss of the device reach the agent; until the communicator closes. */
+void er_nccl_report(struct nccl *n);
+void er_nccl_report_end(struct nccl *n);

@@ -53,6 +53,32 @@ static void name_ras(const struct er_comm *comm)
         setenv("NCCL_RAS_ADDR", address, 0);
 }
 
+static void tell_agent(void *ctx, const char *why)
+{
+    er_fail(ctx, "%s", why);
+}
+
+/* A loss of the device ends the process in the middle of a call: unless the program has its own way
+ * to say so, the job's summary gets the reason through this communicator's context. */
+void er_nccl_report(struct nccl *n)
+{
+    struct er_device_opts *opts = &n->comm->device->opts;
+
+    if (opts->on_lost && opts->on_lost != tell_agent)
+        return;
+    opts->on_lost = tell_agent;
+    opts->arg = n->comm->ctx;
+    n->comm->device->reporters_n++;
+    n->reports = true;
+}
+
+void er_nccl_report_end(struct nccl *n)
+{
+    if (n->reports && --n->comm->device->reporters_n == 0)
+        n->comm->device->opts.on_lost = NULL;
+    n->reports = false;
+}
+
 static int open_companion(struct nccl *n, struct er_error *err)
 {
     struct er_comm *comm = n->comm;

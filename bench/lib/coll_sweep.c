@@ -1,5 +1,6 @@
 #include "bench/lib/coll_sweep.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -168,14 +169,34 @@ static void open_rank(struct rank *r, struct er_ctx *ctx, const struct coll_sett
     r->out = er_pool_alloc(r->pool, bytes, 4096);
 }
 
+/* Each rank a CPU of its own, where there are enough: as Open MPI's launcher does, and as jobs do.
+ */
+static void take_cpu(int rank, int ranks)
+{
+    cpu_set_t all, mine;
+    size_t at = 0;
+
+    if (sched_getaffinity(0, sizeof(all), &all) < 0 || CPU_COUNT(&all) < ranks)
+        return;
+    for (size_t i = 0; i < CPU_SETSIZE && rank >= 0; i++)
+        if (CPU_ISSET(i, &all) && rank-- == 0)
+            at = i;
+    CPU_ZERO(&mine);
+    CPU_SET(at, &mine);
+    sched_setaffinity(0, sizeof(mine), &mine);
+}
+
 /* All ranks do the same. */
 static void run_rank(struct er_fake_world *world, const struct coll_setting *setting, int rank,
                      struct coll_result *result)
 {
     struct er_ctx *ctx = er_fake_ctx(world, rank, setting->ranks, 1, 1);
     size_t bytes[COLL_SIZES_MAX], n = coll_sizes(setting, bytes);
+    cpu_set_t before;
     struct rank r = {0};
 
+    sched_getaffinity(0, sizeof(before), &before);
+    take_cpu(rank, setting->ranks);
     open_rank(&r, ctx, setting);
     for (int place = 0; place < COLL_PLACE_COUNT; place++)
         for (size_t i = 0; i < n; i++)
@@ -186,6 +207,7 @@ static void run_rank(struct er_fake_world *world, const struct coll_setting *set
     er_comm_abort(r.comm);
     er_pool_free(r.pool);
     er_close(ctx);
+    sched_setaffinity(0, sizeof(before), &before);
 }
 
 void coll_sweep(const struct coll_setting *setting, struct coll_result *result)

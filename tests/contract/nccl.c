@@ -1,135 +1,47 @@
 /*
  * Backend nccl and the device layer, with arrays in device memory, on the double of CUDA and NCCL:
- * order between streams, what goes wrong on a GPU, and that the double sees broken rules.
+ * order between streams, and what goes wrong on a GPU.
  */
-#include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
-#include "runtime/device_ops.h"
-#include "runtime/kernels.h"
-#include "tests/lib/comm_ranks.h"
-#include "tests/lib/tap.h"
-
-enum { N = 50021, BLOCKS = 8 };
-
-/* What a rank works with. */
-struct gpu {
-    struct er_device *device;
-    struct er_comm *comm;
-    struct er_stream *compute;
-    struct er_event *event;
-    float *param, *grad; /* (N) device */
-    float *host;         /* (N) pinned */
-};
-
-static void call_double(const char *name)
-{
-    void *handle = dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD);
-    void (*fn)(void);
-
-    RANK_REQUIRE(handle);
-    *(void **)&fn = dlsym(handle, name);
-    RANK_REQUIRE(fn);
-    fn();
-}
-
-static struct gpu gpu_open(struct rank *r, const struct er_comm_opts *opts)
-{
-    struct gpu g = {.device = rank_device(r)};
-    struct er_comm_opts mine = opts ? *opts : (struct er_comm_opts){0};
-    struct er_error err = ER_ERROR_INIT;
-    size_t bytes = N * sizeof(float);
-
-    mine.backend = ER_COMM_NCCL;
-    mine.device = g.device;
-    g.comm = rank_open(r, &mine);
-    RANK_OK(er_stream_new(&g.compute, g.device, ER_STREAM_NORMAL, &err), err);
-    RANK_OK(er_event_new(&g.event, g.device, false, &err), err);
-    RANK_OK(er_device_alloc(g.device, ER_MEMORY_DEVICE, bytes, (void **)&g.param, &err), err);
-    RANK_OK(er_device_alloc(g.device, ER_MEMORY_DEVICE, bytes, (void **)&g.grad, &err), err);
-    RANK_OK(er_device_alloc(g.device, ER_MEMORY_PINNED, bytes, (void **)&g.host, &err), err);
-    return g;
-}
-
-static void gpu_close(struct gpu *g)
-{
-    er_comm_abort(g->comm);
-    er_device_free(g->device, ER_MEMORY_DEVICE, g->param);
-    er_device_free(g->device, ER_MEMORY_DEVICE, g->grad);
-    er_device_free(g->device, ER_MEMORY_PINNED, g->host);
-    er_event_free(g->event);
-    er_stream_free(g->compute);
-}
-
-static void launch(struct gpu *g, enum er_kernel kernel, const struct er_kernel_args *args)
-{
-    struct er_launch l = {.kernel = kernel,
-                          .blocks = BLOCKS,
-                          .threads = ER_KERNEL_THREADS,
-                          .args = args,
-                          .args_bytes = sizeof(*args)};
-    struct er_error err = ER_ERROR_INIT;
-
-    RANK_OK(er_stream_launch(g->compute, &l, &err), err);
-}
-
-static void fill(struct gpu *g, float *at, float value)
-{
-    struct er_error err = ER_ERROR_INIT;
-
-    for (int i = 0; i < N; i++)
-        g->host[i] = value + (float)(i % 7);
-    RANK_OK(er_stream_copy(g->compute, at, g->host, N * sizeof(float), ER_COPY_TO_DEVICE, &err),
-            err);
-    RANK_OK(er_stream_sync(g->compute, &err), err);
-}
-
-static void fetch(struct gpu *g, const float *at)
-{
-    struct er_error err = ER_ERROR_INIT;
-
-    RANK_OK(er_stream_copy(g->compute, g->host, at, N * sizeof(float), ER_COPY_TO_HOST, &err), err);
-    RANK_OK(er_stream_sync(g->compute, &err), err);
-}
+#include "tests/contract/on_gpu.h"
 
 /* ---- a step ---- */
 
 /* Gradients are computed, reduced, voted on and applied; the host waits for nothing but the vote.
  */
-static void one_step(struct gpu *g, uint64_t step)
+static void one_step(struct on_gpu *g, uint64_t step)
 {
-    struct er_kernel_args grads = {.y = g->grad, .n = N, .a = 2};
-    struct er_kernel_args apply = {.y = g->param, .x = g->grad, .n = N, .a = 0.5f, .b = 0.25f};
+    struct er_kernel_args grads = {.y = g->grad, .n = ON_GPU_N, .a = 2};
+    struct er_kernel_args apply = {
+        .y = g->param, .x = g->grad, .n = ON_GPU_N, .a = 0.5f, .b = 0.25f};
     struct er_error err = ER_ERROR_INIT;
     struct er_vote vote = {.step = step, .ok = 1};
     struct er_op *op = NULL;
 
-    call_double("fake_cuda_step_begin");
-    launch(g, ER_KERNEL_scale_f32, &grads);
+    on_gpu_call_double("fake_cuda_step_begin");
+    on_gpu_launch(g, ER_KERNEL_scale_f32, &grads);
     RANK_OK(er_comm_after(g->comm, g->compute, &err), err);
-    RANK_OK(er_all_reduce(g->comm, g->grad, N, ER_F32, ER_SUM, &op, &err), err);
+    RANK_OK(er_all_reduce(g->comm, g->grad, ON_GPU_N, ER_F32, ER_SUM, &op, &err), err);
     RANK_OK(er_op_wait(op, RANK_WAIT_US, &err), err);
     RANK_OK(er_vote(g->comm, &vote, &err), err);
     RANK_REQUIRE(vote.ok == (uint32_t)er_comm_size(g->comm));
     RANK_OK(er_op_before(op, g->compute, &err), err);
-    launch(g, ER_KERNEL_sgd_f32, &apply);
-    call_double("fake_cuda_step_end");
+    on_gpu_launch(g, ER_KERNEL_sgd_f32, &apply);
+    on_gpu_call_double("fake_cuda_step_end");
 }
 
 static void steps(struct rank *r)
 {
-    struct gpu g = gpu_open(r, NULL);
+    struct on_gpu g = on_gpu_open(r, NULL);
     float want[7], grad[7];
 
-    fill(&g, g.param, 1);
-    fill(&g, g.grad, (float)r->rank);
+    on_gpu_fill(&g, g.param, 1);
+    on_gpu_fill(&g, g.grad, (float)r->rank);
     for (int k = 0; k < 7; k++) {
         want[k] = 1 + (float)k;
         grad[k] = 0;
@@ -143,11 +55,11 @@ static void steps(struct rank *r)
             grad[k] *= 2 * (float)r->size; /* all have the sum now */
         }
     }
-    fetch(&g, g.param);
-    for (int i = 0; i < N; i++)
+    on_gpu_fetch(&g, g.param);
+    for (int i = 0; i < ON_GPU_N; i++)
         RANK_REQUIRE(g.host[i] == want[i % 7]);
     RANK_REQUIRE(strncmp(er_comm_describe(g.comm), "nccl ", 5) == 0);
-    gpu_close(&g);
+    on_gpu_close(&g);
 }
 
 static void steps_on_device(void)
@@ -164,14 +76,14 @@ static void hang_and_recover(struct rank *r)
     struct er_comm_opts opts = {.op_timeout_us = 300000};
     struct er_error err = ER_ERROR_INIT;
     struct er_op *op = NULL;
-    struct gpu g;
+    struct on_gpu g;
 
     if (r->rank == 1)
         setenv("FAKE_NCCL_OP_HANGS", "2", 1);
-    g = gpu_open(r, &opts);
-    fill(&g, g.grad, 1);
+    g = on_gpu_open(r, &opts);
+    on_gpu_fill(&g, g.grad, 1);
     for (int i = 0; i < 2; i++)
-        RANK_OK(er_all_reduce(g.comm, g.grad, N, ER_F32, ER_SUM, &op, &err), err);
+        RANK_OK(er_all_reduce(g.comm, g.grad, ON_GPU_N, ER_F32, ER_SUM, &op, &err), err);
     RANK_REQUIRE(er_op_wait(op, RANK_WAIT_US, &err) == -ETIMEDOUT);
     RANK_REQUIRE(strstr(err.text, "all-reduce #2") && strstr(err.text, "made no progress"));
     rank_meet(r, "stuck");
@@ -180,14 +92,14 @@ static void hang_and_recover(struct rank *r)
     RANK_OK(er_stream_sync(g.compute, &err), err);
     rank_next_generation(r);
     g.comm = rank_open(r, &(struct er_comm_opts){.backend = ER_COMM_NCCL, .device = g.device});
-    fill(&g, g.grad, 1);
-    RANK_OK(er_all_reduce(g.comm, g.grad, N, ER_F32, ER_SUM, &op, &err), err);
+    on_gpu_fill(&g, g.grad, 1);
+    RANK_OK(er_all_reduce(g.comm, g.grad, ON_GPU_N, ER_F32, ER_SUM, &op, &err), err);
     RANK_OK(er_op_wait(op, RANK_WAIT_US, &err), err);
     rank_meet(r, "verified");
-    fetch(&g, g.grad);
-    for (int i = 0; i < N; i++)
+    on_gpu_fetch(&g, g.grad);
+    for (int i = 0; i < ON_GPU_N; i++)
         RANK_REQUIRE(g.host[i] == (float)r->size * (1 + (float)(i % 7)));
-    gpu_close(&g);
+    on_gpu_close(&g);
 }
 
 static void hanging_operation(void)
@@ -200,17 +112,17 @@ static void fail_async(struct rank *r)
 {
     struct er_error err = ER_ERROR_INIT;
     struct er_op *op = NULL;
-    struct gpu g;
+    struct on_gpu g;
 
     if (r->rank == 2)
         setenv("FAKE_NCCL_OP_FAILS", "1", 1);
-    g = gpu_open(r, NULL);
-    fill(&g, g.grad, 1);
-    RANK_OK(er_all_reduce(g.comm, g.grad, N, ER_F32, ER_SUM, &op, &err), err);
+    g = on_gpu_open(r, NULL);
+    on_gpu_fill(&g, g.grad, 1);
+    RANK_OK(er_all_reduce(g.comm, g.grad, ON_GPU_N, ER_F32, ER_SUM, &op, &err), err);
     RANK_REQUIRE(er_op_wait(op, RANK_WAIT_US, &err) == ER_E_PEER_LOST);
     RANK_REQUIRE(strstr(err.text, "all-reduce #1") && strstr(err.text, "NCCL"));
     RANK_REQUIRE(r->rank == 2 || strstr(err.text, "told by rank "));
-    gpu_close(&g);
+    on_gpu_close(&g);
 }
 
 static void asynchronous_error(void)
@@ -291,7 +203,7 @@ static void same_gpu(void)
 /* Rank 2 of 4 goes; the others make the new communicator from the old one. */
 static void shrink_once(struct rank *r, bool fails)
 {
-    struct gpu g = gpu_open(r, NULL);
+    struct on_gpu g = on_gpu_open(r, NULL);
     struct er_comm_opts opts = {.backend = ER_COMM_NCCL, .device = g.device};
     struct er_comm *old = g.comm;
     struct er_error err = ER_ERROR_INIT;
@@ -301,7 +213,7 @@ static void shrink_once(struct rank *r, bool fails)
         setenv("FAKE_NCCL_SHRINK_FAILS", "1", 1);
     rank_meet(r, "open");
     if (r->rank == 2) {
-        gpu_close(&g);
+        on_gpu_close(&g);
         return;
     }
     er_fake_move(r->ctx, r->rank - (r->rank > 2), 3, 2);
@@ -309,13 +221,13 @@ static void shrink_once(struct rank *r, bool fails)
     g.comm = rank_open(r, &opts);
     er_comm_abort_all(&old, 1);
     RANK_REQUIRE((strstr(er_comm_describe(g.comm), "shrunk") == NULL) == fails);
-    fill(&g, g.grad, 1);
-    RANK_OK(er_all_reduce(g.comm, g.grad, N, ER_F32, ER_SUM, &op, &err), err);
+    on_gpu_fill(&g, g.grad, 1);
+    RANK_OK(er_all_reduce(g.comm, g.grad, ON_GPU_N, ER_F32, ER_SUM, &op, &err), err);
     RANK_OK(er_op_wait(op, RANK_WAIT_US, &err), err);
-    fetch(&g, g.grad);
+    on_gpu_fetch(&g, g.grad);
     RANK_REQUIRE(g.host[0] == 3);
     rank_meet(r, "verified");
-    gpu_close(&g);
+    on_gpu_close(&g);
 }
 
 static void shrink_ranks(struct rank *r)
@@ -336,36 +248,24 @@ static void shrink(void)
 
 /* ---- the process ends, or says no ---- */
 
-static void ends_with(rank_fn fn, int code, int signal_number)
-{
-    struct er_fake_world *world = er_fake_world_new();
-    int status = 0;
-    pid_t pid = fork_rank(world, &(struct ranks){.size_n = 1}, 0, fn);
-
-    waitpid(pid, &status, 0);
-    if (!er_tap_check(signal_number ? WIFSIGNALED(status) && WTERMSIG(status) == signal_number
-                                    : WIFEXITED(status) && WEXITSTATUS(status) == code))
-        er_tap_note("ended with status 0x%x", (unsigned)status);
-    er_fake_world_free(world);
-}
-
 static void lose_device(struct rank *r)
 {
     struct er_error err = ER_ERROR_INIT;
-    struct gpu g;
+    struct on_gpu g;
 
     setenv("FAKE_CUDA_STICKY", "2", 1);
-    g = gpu_open(r, NULL);
-    fill(&g, g.grad, 1);
+    g = on_gpu_open(r, NULL);
+    on_gpu_fill(&g, g.grad, 1);
     for (int i = 0; i < 2; i++)
-        launch(&g, ER_KERNEL_scale_f32, &(struct er_kernel_args){.y = g.grad, .n = N, .a = 1});
+        on_gpu_launch(&g, ER_KERNEL_scale_f32,
+                      &(struct er_kernel_args){.y = g.grad, .n = ON_GPU_N, .a = 1});
     er_stream_sync(g.compute, &err);
 }
 
 static void abort_for_ever(struct rank *r)
 {
     struct er_comm_opts opts = {.abort_timeout_us = 100000};
-    struct gpu g = gpu_open(r, &opts);
+    struct on_gpu g = on_gpu_open(r, &opts);
 
     setenv("FAKE_NCCL_ABORT_HANGS", "1", 1);
     er_comm_abort(g.comm);
@@ -373,8 +273,8 @@ static void abort_for_ever(struct rank *r)
 
 static void exit_codes(void)
 {
-    ends_with(lose_device, ER_WORKER_EXIT_DEVICE_LOST, 0);
-    ends_with(abort_for_ever, ER_WORKER_EXIT_STUCK, 0);
+    on_gpu_ends_with(lose_device, ER_WORKER_EXIT_DEVICE_LOST, 0);
+    on_gpu_ends_with(abort_for_ever, ER_WORKER_EXIT_STUCK, 0);
 }
 
 static void refuse(struct rank *r)
@@ -419,101 +319,6 @@ static void refusals(void)
     run_ranks(&(struct ranks){.size_n = 1}, no_module);
 }
 
-/* ---- the double sees what a GPU would not tell ---- */
-
-static void pageable_copy(struct rank *r)
-{
-    static float x[4];
-    struct gpu g = gpu_open(r, NULL);
-
-    er_stream_copy(g.compute, g.grad, x, sizeof(x), ER_COPY_TO_DEVICE, NULL);
-}
-
-static void allocation_in_step(struct rank *r)
-{
-    struct gpu g = gpu_open(r, NULL);
-    void *p;
-
-    call_double("fake_cuda_step_begin");
-    er_device_alloc(g.device, ER_MEMORY_DEVICE, 4, &p, NULL);
-}
-
-static void event_of_earlier_step(struct rank *r)
-{
-    struct gpu g = gpu_open(r, NULL);
-
-    call_double("fake_cuda_step_begin");
-    er_event_record(g.event, g.compute, NULL);
-    call_double("fake_cuda_step_begin");
-    er_stream_wait(g.compute, g.event, NULL);
-}
-
-static void freed_memory(struct rank *r)
-{
-    struct gpu g = gpu_open(r, NULL);
-
-    er_device_free(g.device, ER_MEMORY_DEVICE, g.grad);
-    er_stream_fill(g.compute, g.grad, 0, 4, NULL);
-}
-
-static void host_memory_reduced(struct rank *r)
-{
-    struct gpu g = gpu_open(r, NULL);
-    struct er_op *op;
-    float x;
-
-    er_all_reduce(g.comm, &x, 1, ER_F32, ER_SUM, &op, NULL);
-}
-
-static void no_order(struct rank *r)
-{
-    struct gpu g = gpu_open(r, NULL);
-    struct er_op *op;
-
-    er_stream_fill(g.compute, g.grad, 0, 4, NULL);
-    er_all_reduce(g.comm, g.grad, 1, ER_F32, ER_SUM, &op, NULL); /* er_comm_after() is missing */
-}
-
-static void released_by_abort(struct rank *r)
-{
-    struct er_op *op;
-    struct gpu g;
-
-    setenv("FAKE_NCCL_OP_HANGS", "1", 1);
-    g = gpu_open(r, NULL);
-    er_all_reduce(g.comm, g.grad, N, ER_F32, ER_SUM, &op, NULL);
-    er_op_before(op, g.compute, NULL);
-    launch(&g, ER_KERNEL_scale_f32, &(struct er_kernel_args){.y = g.param, .n = N, .a = 1});
-    er_comm_abort(g.comm);
-    er_stream_sync(g.compute, NULL);
-}
-
-static void *ask_status(void *comm)
-{
-    return (void *)(intptr_t)er_comm_status(comm, NULL);
-}
-
-static void second_thread(struct rank *r)
-{
-    struct gpu g = gpu_open(r, NULL);
-    pthread_t thread;
-
-    pthread_create(&thread, NULL, ask_status, g.comm);
-    pthread_join(thread, NULL);
-}
-
-static void broken_rules(void)
-{
-    static const rank_fn rules[] = {pageable_copy, allocation_in_step,  event_of_earlier_step,
-                                    freed_memory,  host_memory_reduced, no_order,
-                                    second_thread, released_by_abort};
-
-    for (size_t i = 0; i < ER_ARRAY_N(rules); i++) {
-        er_tap_note("rule %zu", i);
-        ends_with(rules[i], 0, SIGABRT);
-    }
-}
-
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
@@ -525,7 +330,6 @@ int main(int argc, char **argv)
         {"shrink", shrink, 0},
         {"exit_codes", exit_codes, 0},
         {"refusals", refusals, 0},
-        {"broken_rules", broken_rules, 0},
     };
 
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));

@@ -7,6 +7,8 @@
 #include "runtime/kernels.h"
 #include "tests/lib/comm_ranks.h"
 
+enum { GPU_RANKS_MAX = 4 };
+
 /* Fails by exiting with something else than 0 (RANK_REQUIRE, RANK_OK). */
 typedef void (*item_fn)(void);
 
@@ -39,6 +41,8 @@ void gpu_ranks(int size, rank_fn fn);
 /* In a rank: its GPU, its communicator (`opts` may be NULL). */
 struct er_device *gpu_device(struct rank *r);
 struct er_comm *gpu_comm(struct rank *r, const struct er_comm_opts *opts);
+/* Until it is done, and well. */
+void gpu_finish(struct er_op *op);
 void gpu_run(struct er_stream *stream, enum er_kernel kernel, const void *args, size_t bytes,
              unsigned blocks);
 void *gpu_alloc(struct er_device *device, enum er_memory_kind kind, size_t bytes);
