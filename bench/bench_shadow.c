@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "bench/lib/bench.h"
-#include "runtime/nccl_internal.h"
+#include "runtime/comm_ops.h"
 #include "tests/lib/fake_world.h"
 
 enum { RANKS = 2, ELEMENTS = 1024, DEADLINE_US = 30000000 };
@@ -37,17 +37,25 @@ static void run_on_double(char **argv)
     bench_fail("cannot start again on the double");
 }
 
-static struct er_comm *connect_rank(struct er_ctx *ctx, int rank)
+static struct er_comm *connect_rank(struct er_ctx *ctx, struct er_comm_opts opts)
 {
-    struct er_device_opts device_opts = {.kind = ER_DEVICE_CUDA, .index = rank};
-    struct er_comm_opts opts = {.backend = ER_COMM_NCCL, .open_timeout_us = DEADLINE_US};
     struct er_error err = ER_ERROR_INIT;
     struct er_comm *comm = NULL;
 
-    must(er_device_open(&opts.device, &device_opts, &err), &err);
+    opts.open_timeout_us = DEADLINE_US;
     must(er_comm_open(&comm, ctx, &opts, &err), &err);
     must(er_comm_wait_ready(comm, &err), &err);
     return comm;
+}
+
+static struct er_device *open_device(int rank)
+{
+    struct er_device_opts opts = {.kind = ER_DEVICE_CUDA, .index = rank};
+    struct er_error err = ER_ERROR_INIT;
+    struct er_device *device = NULL;
+
+    must(er_device_open(&device, &opts, &err), &err);
+    return device;
 }
 
 static void all_reduces(struct er_comm *comm, size_t runs, struct bench_series *whole)
@@ -65,11 +73,10 @@ static void all_reduces(struct er_comm *comm, size_t runs, struct bench_series *
     }
 }
 
-/* Shadows alone, in the companion; the communicator is of no use afterwards. */
-static void shadows(struct er_comm *comm, size_t runs, struct bench_series *start,
+/* Shadows alone, in a communicator such as the companion is. */
+static void shadows(struct er_comm *host, size_t runs, struct bench_series *start,
                     struct bench_series *agreed)
 {
-    const struct nccl *n = comm->impl;
     struct er_op_desc desc = {.kind = ER_OP_ALL_REDUCE, .dtype = ER_F32, .n = ELEMENTS};
     struct er_error err = ER_ERROR_INIT;
 
@@ -78,7 +85,7 @@ static void shadows(struct er_comm *comm, size_t runs, struct bench_series *star
         double began = bench_now_ms();
         struct er_op *op = NULL;
 
-        must(er_comm_start(n->host, &call, &op, &err), &err);
+        must(er_comm_start(host, &call, &op, &err), &err);
         bench_add(start, (bench_now_ms() - began) * 1e3);
         must(er_op_wait(op, DEADLINE_US, &err), &err);
         bench_add(agreed, (bench_now_ms() - began) * 1e3);
@@ -88,10 +95,15 @@ static void shadows(struct er_comm *comm, size_t runs, struct bench_series *star
 static void run_rank(struct er_fake_world *world, int rank)
 {
     static struct bench_series whole, start, agreed;
-    struct er_comm *comm = connect_rank(er_fake_ctx(world, rank, RANKS, 1, 1), rank);
+    struct er_ctx *ctx = er_fake_ctx(world, rank, RANKS, 1, 1);
+    struct er_comm *comm = connect_rank(
+        ctx, (struct er_comm_opts){.backend = ER_COMM_NCCL, .device = open_device(rank)});
+    struct er_comm *host =
+        connect_rank(ctx, (struct er_comm_opts){.backend = ER_COMM_HOST, .name = "like-companion"});
 
     all_reduces(comm, bench_runs(500, 100), &whole);
-    shadows(comm, bench_runs(4000, 2000), &start, &agreed);
+    shadows(host, bench_runs(4000, 2000), &start, &agreed);
+    er_comm_abort(host);
     er_comm_abort(comm);
     if (rank != 0)
         return;

@@ -1,4 +1,6 @@
 /* The double of NCCL: its contract, and what goes wrong on demand (README.md). */
+#include "tests/fakecuda/fake_nccl.h"
+
 #include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +12,6 @@
 
 #include "base/rand.h"
 #include "tests/fakecuda/fake.h"
-#include "tests/fakecuda/fake_nccl.h"
 
 enum { MAGIC = 0x6e63636c, DEAD = 0x64656164, GROUP_MAX = 1024, COMMS_MAX = 64, DEAD_KEPT = 64 };
 
