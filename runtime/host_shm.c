@@ -52,6 +52,17 @@ int er_shm_create(int size)
     return er_memfd("elastic-run-comm", map_bytes(size));
 }
 
+/* Else pages come at first use, slower. Each rank its own slots: fresh pages are most of the time
+ * that connecting takes, and the peers' are mapped many at a time once they are there. Messages are
+ * rarer. */
+static void populate_own(struct er_transport *t)
+{
+    size_t bytes = DEPTH * t->piece_bytes, page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t at = (size_t)(t->slots - t->map) + (size_t)t->comm->rank * bytes;
+
+    madvise(t->map + at / page * page, bytes + at % page, MADV_POPULATE_WRITE);
+}
+
 /* A peer handed us this descriptor: it must be as long as we expect and unable to shrink. */
 static int map_segment(struct er_transport *t, int fd, struct er_error *err)
 {
@@ -66,10 +77,9 @@ static int map_segment(struct er_transport *t, int fd, struct er_error *err)
         t->map = NULL;
         return er_error_errno(err, "map the shared segment (%zu bytes)", t->map_bytes);
     }
-    /* else pages come at first use, slower; messages are rarer */
-    madvise(t->map, slots_end(t->comm->size), MADV_POPULATE_WRITE);
     t->rank = (struct shm_rank *)(void *)t->map;
     t->slots = t->map + (size_t)t->comm->size * sizeof(struct shm_rank);
+    populate_own(t);
     return 0;
 }
 
