@@ -11,6 +11,8 @@
  *   sim_rendezvous [COUNT [FIRST_SEED]]    seeds; a failing one is shrunk and printed as one line
  *   sim_rendezvous seed SEED [KEEP,...]    one, told in detail; with only those of its faults
  *   sim_rendezvous replay FILE [tell]      schedules that failed once, one a line
+ *   sim_rendezvous golden FOLDER [--update]
+ *                                          scenarios, compared with their traces (sim_golden.c)
  *   sim_rendezvous bugs [REPEATS]          every planted bug: found after how many events
  *   sim_rendezvous soak MINUTES [FIRST [HASH]]
  *                                          as long as that; HASH of the binary goes into the record
@@ -310,6 +312,8 @@ int main(int argc, char **argv)
     if (strcmp(verb, "soak") == 0)
         return run_seeds(argc > 3 ? strtoull(argv[3], NULL, 10) : 1, UINT64_MAX, (double)a * 60,
                          argc > 4 ? argv[4] : "");
+    if (strcmp(verb, "golden") == 0 && argc > 2)
+        return sim_golden(&sim, argv[2], argc > 3 && strcmp(argv[3], "--update") == 0);
     sim_verbose = argc > 3 && strcmp(argv[3], "tell") == 0;
     if (strcmp(verb, "replay") == 0)
         return replay(argc > 2 ? argv[2] : "");

@@ -19,12 +19,12 @@ uint64_t sim_below(struct er_rand *r, uint64_t n)
 
 bool sim_chance(struct er_rand *r, unsigned percent)
 {
-    return sim_below(r, 100) < percent;
+    return sim_plain ? percent > 50 : sim_below(r, 100) < percent;
 }
 
 uint64_t sim_soon(const struct sim *sim, struct er_rand *r, uint64_t max_us)
 {
-    return sim->now_us + 1 + sim_below(r, max_us);
+    return sim->now_us + 1 + (sim_plain ? max_us / 100 : sim_below(r, max_us));
 }
 
 void sim_dirty(struct sim *sim)
@@ -44,6 +44,9 @@ static void on_start(void *user, const struct er_assignment *a)
     if (sim_verbose)
         printf("# %12llu n%d starts %llu rank %d of %d, %s\n", (unsigned long long)sim->now_us,
                node->index, (unsigned long long)a->generation, a->node_rank, a->nnodes, a->reason);
+    sim_tell(sim, node->label, "starts workers of %llu: node rank %d of %d, workers %d to %d of %d",
+             (unsigned long long)a->generation, a->node_rank, a->nnodes, a->first_rank,
+             a->first_rank + a->local_size - 1, a->world_size);
     node->running = node->last_started = a->generation;
     node->preparing = node->reported = node->late_to_stop = false;
     node->fail_us = node->ok_us = node->left_us = node->ready_us = 0;
@@ -58,6 +61,7 @@ static void on_prepare(void *user, const struct er_assignment *a)
     struct sim_node *node = user;
 
     sim_check_prepare(node, a);
+    sim_tell(node->sim, node->label, "prepares workers of %llu", (unsigned long long)a->generation);
     node->running = a->generation;
     node->preparing = true;
     node->reported = false;
@@ -72,6 +76,8 @@ static void on_notice(void *user, enum er_driver_notice kind, uint64_t target)
 
     if (!node->running)
         return; /* they ended just before */
+    sim_tell(node->sim, node->label, "gives its workers notice of %llu",
+             (unsigned long long)target);
     sim_require(node->sim, !node->preparing && target > node->running,
                 "n%d was given notice of %llu", node->index, (unsigned long long)target);
     if (sim_chance(&node->rand, 95))
@@ -91,6 +97,8 @@ static void on_stop(void *user, uint64_t generation, const char *reason)
     if (sim_verbose)
         printf("# %12llu n%d stops %llu: %s\n", (unsigned long long)sim->now_us, node->index,
                (unsigned long long)generation, reason);
+    sim_tell(sim, node->label, "stops workers of %llu (%s)", (unsigned long long)generation,
+             reason);
     node->left_us =
         !stubborn && sim_chance(&node->rand, 40) ? sim->now_us : sim_soon(sim, &node->rand, max);
     node->fail_us = node->ok_us = node->ready_us = 0;
@@ -98,11 +106,21 @@ static void on_stop(void *user, uint64_t generation, const char *reason)
 
 static void on_verdict(void *user, const struct er_verdict *v)
 {
+    static const char *const verdicts[] = {"succeeded", "failed", "stopped"};
     struct sim_node *node = user;
 
     sim_require(node->sim, node->running == 0, "verdict while workers of n%d run", node->index);
     node->over = true;
     node->verdict = *v;
+    sim_tell(node->sim, node->label, "verdict: %s, exit code %d%s%s", verdicts[v->kind],
+             v->exit_code, v->reason[0] ? ": " : "", v->reason);
+}
+
+static void on_note(void *user, const struct er_note *note)
+{
+    struct sim_node *node = user;
+
+    sim_tell_note(node->sim, node->label, note);
 }
 
 void sim_report(struct sim_node *node, bool ok, bool uncounted)
@@ -112,6 +130,8 @@ void sim_report(struct sim_node *node, bool ok, bool uncounted)
     if (!node->running || node->reported)
         return;
     node->reported = true;
+    sim_tell(node->sim, node->label, "workers of %llu %s", (unsigned long long)node->running,
+             ok ? "have succeeded" : "failed");
     er_driver_result(node->driver, node->running, ok ? NULL : &c);
     node->dirty = true;
 }
@@ -176,7 +196,7 @@ static void options(struct sim_node *node, struct er_driver_opts *o)
         .strike_cooldown_us = shape->cooldown * ER_US_PER_S,
         .store_loss_limit_us = shape->loss_limit * ER_US_PER_S,
         .resize_grace_us = shape->planned ? 60 * ER_US_PER_S : 0,
-        .new_run = shape->new_runs && !sim->finishing ? ER_NEW_RUN_AUTO : ER_NEW_RUN_NO,
+        .new_run = shape->new_runs && !sim->finishing ? ER_NEW_RUN_AUTO : node->new_run,
         .incarnation = ++sim->incarnations,
         .boot_id_hash = node->boot,
         .seed = er_rand_next(&node->rand),
@@ -189,7 +209,7 @@ static void options(struct sim_node *node, struct er_driver_opts *o)
 static void up(struct sim_node *node)
 {
     static const struct er_driver_callbacks callbacks = {on_start, on_stop,    on_verdict,
-                                                         NULL,     on_prepare, on_notice};
+                                                         on_note,  on_prepare, on_notice};
     struct sim *sim = node->sim;
     struct er_driver_opts o;
     char spec[32];
@@ -206,8 +226,11 @@ static void up(struct sim_node *node)
         abort();
     if (sim->outage_us)
         er_store_mem_cut(node->client, true);
-    er_store_mem_delay(node->client, 200 + sim_below(&node->rand, 4000),
-                       sim_below(&node->rand, 8000));
+    if (sim_plain)
+        er_store_mem_delay(node->client, 1000, 1000);
+    else
+        er_store_mem_delay(node->client, 200 + sim_below(&node->rand, 4000),
+                           sim_below(&node->rand, 8000));
     er_driver_port(node->driver, 1000 + node->index);
     node->driver->core->min_interval_us = sim->shape.interval * ER_US_PER_S;
     if (sim->shape.planned)
@@ -229,6 +252,7 @@ static void left(struct sim_node *node)
 
     node->running = 0;
     node->preparing = false;
+    sim_tell(node->sim, node->label, "workers of %llu are gone", (unsigned long long)g);
     er_driver_left(node->driver, g);
     node->dirty = true;
 }
@@ -244,6 +268,8 @@ static void run_workers(struct sim *sim, struct sim_node *node)
     if (due(sim, &node->ok_us) && !node->left_us)
         sim_report(node, true, false);
     if (due(sim, &node->ready_us) && node->preparing) {
+        sim_tell(sim, node->label, "workers of %llu are prepared",
+                 (unsigned long long)node->running);
         er_driver_prepared(node->driver, node->running);
         node->dirty = true;
     }
@@ -256,6 +282,8 @@ static void run_workers(struct sim *sim, struct sim_node *node)
     if (!node->over)
         return;
     sim_down(node);
+    if (sim_plain)
+        return;
     /* A unit's restart: an agent without the job's verdict comes back. */
     if (!sim_job_over(&sim->world) || (sim->shape.new_runs && !sim->finishing))
         node->restart_us = sim_soon(sim, &node->rand, 20 * ER_US_PER_S);
@@ -288,13 +316,15 @@ static void dispatch(struct sim *sim, struct sim_node *node)
     if (node->next_us > sim->now_us)
         return;
     er_store_mem_skew(node->client, skew(node));
+    sim_actor = node->label;
     er_driver_dispatch(node->driver, local_now(node));
     sim->events++;
     node->dirty = true;
-    if (er_store_mem_revision(sim->observer) == rev)
-        return;
-    sim_look(sim);
-    sim_dirty(sim);
+    if (er_store_mem_revision(sim->observer) != rev) {
+        sim_look(sim);
+        sim_dirty(sim);
+    }
+    sim_actor = "store";
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -304,7 +334,7 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 
 static uint64_t next_time(struct sim *sim)
 {
-    uint64_t at = earlier(sim_next_fault(sim), sim->outage_us);
+    uint64_t at = earlier(sim_plain ? sim_next_step(sim) : sim_next_fault(sim), sim->outage_us);
 
     for (int i = 0; i < sim->n; i++) {
         struct sim_node *node = &sim->nodes[i];
@@ -326,6 +356,7 @@ static void end_outage(struct sim *sim)
 {
     if (!due(sim, &sim->outage_us))
         return;
+    sim_tell(sim, "store", "answers again");
     er_store_mem_outage(sim->observer, false);
     for (int i = 0; i < sim->n; i++) {
         if (sim->nodes[i].client && !sim->nodes[i].uncut_us)
@@ -351,13 +382,16 @@ static void run_until(struct sim *sim, uint64_t end_us)
 {
     while (!sim->broken) {
         uint64_t at, rev = er_store_mem_revision(sim->observer);
-        int start = (int)sim_below(&sim->rand, (uint64_t)sim->n);
+        int start = sim_plain ? 0 : (int)sim_below(&sim->rand, (uint64_t)sim->n);
 
         sim_look(sim);
         if (er_store_mem_revision(sim->observer) != rev)
             sim_dirty(sim); /* a lease ended, or something was applied late */
         end_outage(sim);
-        sim_inject(sim);
+        if (sim_plain)
+            sim_steps(sim);
+        else
+            sim_inject(sim);
         for (int i = 0; i < sim->n; i++)
             run_workers(sim, &sim->nodes[i]);
         for (int i = 0; i < sim->n && !sim->broken; i++)
@@ -384,10 +418,15 @@ static void set_up_node(struct sim *sim, int i)
     node->next_us = ER_FOREVER;
     er_rand_init(&node->rand, sim->seed * 1000 + (uint64_t)i);
     snprintf(node->id, sizeof(node->id), "n%d", i);
+    snprintf(node->label, sizeof(node->label), "n%d", i);
     sim->slots[i] = 1 + (int)sim_below(&node->rand, 3);
     if (sim_chance(&node->rand, 50))
         node->drift_ppm = (int)sim_below(&node->rand, 20001) - 10000;
     node->restart_us = sim_soon(sim, &node->rand, sim->shape.spread * ER_US_PER_S);
+    if (!sim_plain)
+        return;
+    sim->slots[i] = 2;
+    node->restart_us = sim_starts_later(node) ? 0 : sim->now_us + 1 + (uint64_t)i * 100000;
 }
 
 static void set_up(struct sim *sim, uint64_t seed, bool keep)
@@ -477,6 +516,20 @@ bool sim_run(struct sim *sim, uint64_t seed, bool keep)
         sim_check_end(sim);
     if (sim->broken && sim_verbose)
         tell_states(sim);
+    for (int i = 0; i < sim->n; i++)
+        sim_down(&sim->nodes[i]);
+    sim->observer->ops->free(sim->observer);
+    return !sim->broken;
+}
+
+bool sim_run_plain(struct sim *sim)
+{
+    uint64_t seed = sim->seed;
+
+    clear(sim, true);
+    set_up(sim, seed, true);
+    sim_observe(sim);
+    run_until(sim, sim->begun_us + sim->shape.until * ER_US_PER_S);
     for (int i = 0; i < sim->n; i++)
         sim_down(&sim->nodes[i]);
     sim->observer->ops->free(sim->observer);

@@ -4,11 +4,13 @@
  * in one process. A seed gives the job's shape and a schedule of faults; the same seed and schedule
  * replay exactly. sim.c: agents, workers, clock; sim_check.c: what must always hold, checked on
  * every change of the store in its order; sim_schedule.c: which faults, and when; sim_fault.c: what
- * each does; sim_text.c: shape and schedule as one line; rendezvous.c: the program.
+ * each does; sim_text.c: shape and schedule as one line; sim_tell.c: what happens as text;
+ * sim_golden.c: scenarios and their golden traces; rendezvous.c: the program.
  */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/clock.h"
 #include "base/rand.h"
@@ -115,7 +117,7 @@ struct sim;
 struct sim_node {
     struct sim *sim;
     int index;
-    char id[16];
+    char id[16], label[16]; /* label: what it is called in a trace */
     struct er_store *client;
     struct er_driver *driver; /* NULL: down */
     struct er_rand rand;      /* its own, so that a shorter schedule changes little */
@@ -123,6 +125,7 @@ struct sim_node {
     uint64_t spec; /* hash of the spec it was started with */
     bool dirty;    /* next_us is to be found out again */
     bool over, late_to_stop;
+    enum er_new_run new_run; /* NO: by the shape */
     struct er_verdict verdict;
     int drift_ppm;
     int64_t jump_us;
@@ -185,6 +188,8 @@ void sim_report(struct sim_node *node, bool ok, bool uncounted);
 /* Runs one seed; `sim` has a shape and a schedule already when `keep`. True: nothing was violated.
  */
 bool sim_run(struct sim *sim, uint64_t seed, bool keep);
+/* A scenario, whose shape `sim` has: the steps of sim_golden.c instead of faults. */
+bool sim_run_plain(struct sim *sim);
 
 /* sim_check.c */
 void sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -222,3 +227,19 @@ extern const char *const sim_fault_names[SIM_FAULT_COUNT],
 void sim_print(const struct sim *sim);
 /* A line of sim_print(); false: it is none. */
 bool sim_parse(struct sim *sim, const char *line);
+
+/* sim_tell.c */
+extern FILE *sim_story;       /* NULL: nothing is told */
+extern const char *sim_actor; /* whose turn it is */
+void sim_tell(const struct sim *sim, const char *actor, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void sim_tell_store(const struct sim *sim, const struct er_store_event *events, size_t n);
+void sim_tell_note(const struct sim *sim, const char *actor, const struct er_note *note);
+
+/* sim_golden.c */
+extern bool sim_plain; /* nothing is left to chance: every delay is the same, no clock drifts */
+void sim_steps(struct sim *sim);
+uint64_t sim_next_step(const struct sim *sim);
+bool sim_starts_later(const struct sim_node *node);
+/* Every scenario of the folder, compared with its trace (or its trace written). The exit status. */
+int sim_golden(struct sim *sim, const char *folder, bool update);

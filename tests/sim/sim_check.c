@@ -319,6 +319,7 @@ static void observe(void *user, int rc, const struct er_store_event *events, siz
         sim_fail(sim, "the observer lost history");
         return;
     }
+    sim_tell_store(sim, events, n);
     for (unsigned pass = 0; pass < 3 && !sim->broken; pass++) {
         for (size_t k = 0; k < n; k++) {
             bool put = events[k].kind == ER_STORE_PUT;
