@@ -33,6 +33,8 @@ enum er_bug {
 #ifdef ER_PLANT_BUGS
 extern enum er_bug er_planted; /* the simulation's */
 #define er_bug(name) (er_planted == ER_BUG_##name)
+#define er_simulated true /* what is kept is compared with what it is kept of */
 #else
 #define er_bug(name) false
+#define er_simulated false
 #endif

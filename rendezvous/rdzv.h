@@ -262,6 +262,9 @@ struct er_rdzv {
         uint64_t seq;      /* of my write of world that it rests on */
         uint64_t since_us; /* ahead: of that */
         uint32_t nnodes, world_size;
+        uint32_t sent;    /* nodes that were */
+        size_t at;        /* in the view: where the next batch begins */
+        uint64_t held_at; /* view.changes up to which it is known to hold */
         char master_addr[ER_HOST_TEXT_MAX];
         int master_port;
     } plan;

@@ -52,6 +52,7 @@ void rdzv_aside_done(struct er_rdzv *c, bool succeeded)
     if (n) { /* the view takes it for written at once, or it would be set aside again */
         n->no_aside = !succeeded;
         n->aside |= succeeded;
+        er_view_changed(&c->view, n);
     }
     if (succeeded) {
         rdzv_note_aside(c);
@@ -147,6 +148,7 @@ static void note_drain(struct er_rdzv *c)
         n->assign.prev_rank = -1;
     n->has_assign = true;
     n->assign.drain = c->drain.incarnation;
+    er_view_changed(&c->view, n);
 }
 
 /* One request at a time; it is gone from the view once it was acted on. */

@@ -113,6 +113,9 @@ void rdzv_plan(struct er_rdzv *c, size_t n, uint64_t generation, uint32_t max)
     c->plan.generation = generation;
     c->plan.nonce = rdzv_random(c);
     c->plan.nnodes = (uint32_t)members;
+    c->plan.sent = 0;
+    c->plan.at = 0;
+    c->plan.held_at = 0;
     for (size_t i = 0; i < v->n; i++)
         v->nodes[i].plan_generation = 0;
     for (size_t i = 0; i < members; i++) {
@@ -266,12 +269,14 @@ void rdzv_form(struct er_rdzv *c)
 
 /* ---- a plan under way ---- */
 
-static bool plan_holds(const struct er_rdzv *c)
+static bool plan_holds(struct er_rdzv *c)
 {
     uint32_t n = 0;
 
     if (c->view.world_rev != c->plan.world_rev || c->view.world.phase != ER_WORLD_FORMING)
         return false;
+    if (c->plan.held_at == c->view.changes)
+        return true;
     for (size_t i = 0; i < c->view.n; i++) {
         const struct er_view_node *node = &c->view.nodes[i];
 
@@ -282,18 +287,15 @@ static bool plan_holds(const struct er_rdzv *c)
             return false;
         n++;
     }
-    return n == c->plan.nnodes;
+    if (n != c->plan.nnodes)
+        return false;
+    c->plan.held_at = c->view.changes;
+    return true;
 }
 
 bool rdzv_all_sent(const struct er_rdzv *c)
 {
-    for (size_t i = 0; i < c->view.n; i++) {
-        const struct er_view_node *n = &c->view.nodes[i];
-
-        if (n->plan_generation == c->plan.generation && !n->plan_sent)
-            return false;
-    }
-    return true;
+    return c->plan.sent == c->plan.nnodes;
 }
 
 /* What every member speaks. */

@@ -34,16 +34,11 @@ bool rdzv_hand_over(struct er_rdzv *c);
 
 /* rdzv_lead.c */
 struct rdzv_survey {
-    uint32_t members, ok, newcomers, ready, unready;
-    uint32_t others;  /* registered with another spec than the one in force; ready */
-    uint32_t present; /* registered, neither leaving nor set aside; so are newcomers and ready */
-    uint32_t absent;  /* lost members without a record, no goodbye */
-    uint32_t reborn;  /* lost members that came back as another incarnation */
-    uint32_t departed, draining;
-    uint32_t quit; /* members whose workers are gone, without a result */
-    uint32_t aside_ready, aside_members;
+    /* nodes of each trait (view.h) */
+    uint32_t members, ok, newcomers, ready, unready, present;
+    uint32_t absent, reborn, departed, draining, quit, aside_ready, aside_members, others;
     uint64_t last_gone_us;  /* newest absence */
-    uint64_t first_join_us; /* oldest newcomer */
+    uint64_t first_join_us; /* oldest newcomer, while a generation is sealed */
 };
 void rdzv_survey(const struct er_view *v, struct rdzv_survey *ret);
 /* Nobody can do anything while the store is away: what others are given time for counts from there

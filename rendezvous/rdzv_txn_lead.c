@@ -116,6 +116,7 @@ static void put_assign(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_view
     }
     n->assign = a;
     n->has_assign = true;
+    er_view_changed(&c->view, n);
     rdzv_txn_add_put(l, rdzv_txn_key_of(c, l, ER_KEY_ASSIGN, 0, n->id), bytes,
                      er_assign_encode(&a, bytes), 0);
 }
@@ -128,12 +129,15 @@ void rdzv_send_assign(struct er_rdzv *c)
     c->fresh_seq = 0; /* the next plan takes a new number */
     c->batches++;
     guard(c, l, c->plan.world_rev);
-    for (size_t i = 0; i < c->view.n && l->txn.then_n < ER_RDZV_BATCH; i++) {
-        struct er_view_node *n = &c->view.nodes[i];
+    /* Nodes may have moved since the last batch, hence twice round. */
+    for (size_t k = 0; k < 2 * c->view.n && l->txn.then_n < ER_RDZV_BATCH && !rdzv_all_sent(c);
+         k++) {
+        struct er_view_node *n = &c->view.nodes[c->plan.at++ % c->view.n];
 
         if (n->plan_generation != c->plan.generation || n->plan_sent)
             continue;
         n->plan_sent = true;
+        c->plan.sent++;
         put_assign(c, l, n);
     }
     rdzv_txn_end(c, l);

@@ -1,5 +1,6 @@
 #include "rendezvous/view.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "rendezvous/planted.h"
@@ -9,6 +10,7 @@ void er_view_init(struct er_view *v, struct er_view_node *nodes, size_t cap)
     memset(v, 0, sizeof(*v));
     v->nodes = nodes;
     v->cap = cap;
+    v->changes = 1;
 }
 
 void er_view_reset(struct er_view *v)
@@ -45,6 +47,7 @@ static bool evict(struct er_view *v)
         if (v->nodes[i].present || v->nodes[i].aside ||
             er_view_member_rank(v, &v->nodes[i], NULL) >= 0)
             continue;
+        assert(v->nodes[i].traits == 0);
         v->n--;
         memmove(&v->nodes[i], &v->nodes[i + 1], (v->n - i) * sizeof(*v->nodes));
         return true;
@@ -207,6 +210,81 @@ static void put_ctl(struct er_view *v, const char *id, const struct er_store_kv 
     v->ctl_n++;
 }
 
+/* ---- what nodes are, counted ---- */
+
+#define BIT(trait) (1u << ER_TRAIT_##trait)
+
+static unsigned lost_trait(const struct er_view *v, const struct er_view_node *n)
+{
+    return n->present ? BIT(REBORN) : er_view_departed(v, n) ? BIT(DEPARTED) : BIT(ABSENT);
+}
+
+static bool has_quit(const struct er_view *v, const struct er_view_node *n)
+{
+    return v->world.phase == ER_WORLD_SEALED && !v->world.next_go &&
+           n->member.left >= v->world.last_sealed && n->result_generation < n->member.left;
+}
+
+static unsigned traits_of(const struct er_view *v, const struct er_view_node *n)
+{
+    bool member = er_view_member_rank(v, n, NULL) >= 0, alive = er_view_alive_member(v, n);
+    bool ready = er_view_ready(v, n), ok = er_view_succeeded(v, n);
+    unsigned traits = (member ? BIT(MEMBER) : 0) | (member && ok ? BIT(OK) : 0);
+
+    if (er_view_lost_member(v, n))
+        traits |= lost_trait(v, n);
+    if (!n->present)
+        return traits;
+    traits |= ready ? 0 : BIT(UNREADY);
+    if (er_view_leaving(n))
+        return traits | (alive && !ok ? BIT(DRAINING) : 0);
+    traits |= alive && has_quit(v, n) ? BIT(QUIT) : 0;
+    if (n->member.spec != v->world.spec) /* a spare, whatever else */
+        return traits | (ready ? BIT(OTHER) : 0);
+    if (n->aside)
+        return traits | (ready ? BIT(ASIDE_READY) : 0) | (alive && !ok ? BIT(ASIDE_MEMBER) : 0);
+    return traits | BIT(PRESENT) | (ready ? BIT(READY) : 0) | (alive ? 0 : BIT(NEWCOMER));
+}
+
+void er_view_changed(struct er_view *v, struct er_view_node *n)
+{
+    unsigned was = n->traits;
+
+    n->traits = traits_of(v, n);
+    v->changes++;
+    for (unsigned i = 0; was != n->traits && i < ER_TRAIT_COUNT; i++)
+        v->counts[i] += (n->traits >> i & 1) - (was >> i & 1);
+}
+
+bool er_view_counts_right(const struct er_view *v)
+{
+    uint32_t counts[ER_TRAIT_COUNT] = {0};
+
+    for (size_t k = 0; k < v->n; k++) {
+        unsigned traits = traits_of(v, &v->nodes[k]);
+
+        for (unsigned i = 0; i < ER_TRAIT_COUNT; i++)
+            counts[i] += traits >> i & 1;
+    }
+    return memcmp(counts, v->counts, sizeof(counts)) == 0;
+}
+
+/* What a node is depends on `world`, which seldom changes. */
+static void count_anew(struct er_view *v, const struct er_key *key)
+{
+    struct er_view_node *n;
+
+    if (key->kind == ER_KEY_WORLD) {
+        for (size_t i = 0; i < v->n; i++)
+            er_view_changed(v, &v->nodes[i]);
+    } else if (key->kind == ER_KEY_NODE || key->kind == ER_KEY_ASSIGN ||
+               key->kind == ER_KEY_RESULT || key->kind == ER_KEY_ASIDE) {
+        n = er_view_find(v, key->name);
+        if (n)
+            er_view_changed(v, n);
+    }
+}
+
 void er_view_apply(struct er_view *v, const char *root, enum er_store_event_kind kind,
                    const struct er_store_kv *kv, uint64_t now_us)
 {
@@ -236,6 +314,7 @@ void er_view_apply(struct er_view *v, const char *root, enum er_store_event_kind
         v->has_leader = put && er_leader_parse(kv->value, &v->leader, NULL) == 0;
         v->leader_rev = v->has_leader ? kv->mod_rev : 0;
     }
+    count_anew(v, &key);
 }
 
 bool er_view_part(const struct er_view *v, const struct er_view_node *n, struct er_view_part *ret)

@@ -9,6 +9,25 @@
  */
 #include "rendezvous/codec.h"
 
+/* What a node is to the leader; how many are is kept in er_view.counts. */
+enum er_view_trait {
+    ER_TRAIT_MEMBER,       /* of the last sealed generation; so are OK, and those lost: */
+    ER_TRAIT_OK,           /* it succeeded */
+    ER_TRAIT_ABSENT,       /* lost: without a record, no goodbye */
+    ER_TRAIT_REBORN,       /* lost: came back as another incarnation */
+    ER_TRAIT_DEPARTED,     /* lost: said goodbye */
+    ER_TRAIT_UNREADY,      /* registered, and something older still runs there */
+    ER_TRAIT_DRAINING,     /* a member about to leave */
+    ER_TRAIT_QUIT,         /* a member whose workers are gone, without a result */
+    ER_TRAIT_OTHER,        /* ready, registered with another spec than the one in force */
+    ER_TRAIT_ASIDE_READY,  /* set aside */
+    ER_TRAIT_ASIDE_MEMBER, /* set aside, a member that has not succeeded */
+    ER_TRAIT_PRESENT,      /* registered, neither leaving nor set aside; so are: */
+    ER_TRAIT_READY,
+    ER_TRAIT_NEWCOMER, /* no living member */
+    ER_TRAIT_COUNT
+};
+
 #define ER_VIEW_CTLS 16 /* requests seen at a time; more make the leader read again later */
 
 struct er_view_ctl {
@@ -33,13 +52,16 @@ struct er_view_node {
     uint64_t plan_generation, plan_incarnation; /* the leader's: in the plan of that number */
     int plan_rank, plan_first, plan_role_first, plan_role_size;
     bool plan_sent;
-    bool no_aside; /* the leader's: setting it aside failed, in this formation */
+    bool no_aside;   /* the leader's: setting it aside failed, in this formation */
+    unsigned traits; /* bits, as they are counted */
 };
 
 struct er_view {
     struct er_view_node *nodes; /* sorted by id */
     size_t n, cap;
     uint64_t revision; /* all changes up to here are in */
+    uint64_t changes;  /* of nodes; never 0 */
+    uint32_t counts[ER_TRAIT_COUNT];
     bool has_world, has_leader;
     struct er_job_record world;
     uint64_t world_rev, world_us; /* its mod_revision; when it came */
@@ -62,6 +84,11 @@ void er_view_reset(struct er_view *v);
  * ignored. */
 void er_view_apply(struct er_view *v, const char *root, enum er_store_event_kind kind,
                    const struct er_store_kv *kv, uint64_t now_us);
+
+/* Something that its traits follow from was changed by other means than er_view_apply(). */
+void er_view_changed(struct er_view *v, struct er_view_node *n);
+/* The counts are what counting every node gives; for tests. */
+bool er_view_counts_right(const struct er_view *v);
 
 struct er_view_node *er_view_find(const struct er_view *v, const char *id);
 
