@@ -201,6 +201,7 @@ struct er_rdzv {
     uint64_t heard_us, resumed_us;   /* the store */
     char first_run[ER_RUN_TEXT_MAX]; /* the run found at the beginning; "" none */
     unsigned run_tries;              /* it was alive */
+    bool join_first, join_elect;     /* what the last attempt took for free: job, leadership */
     int port;
     struct er_rdzv_known k_world, k_leader, k_node, k_assign;
     struct er_job_record world;

@@ -510,6 +510,12 @@ static void settle_spec(struct er_rdzv *c, const struct er_store_reply *reply)
     rdzv_leave(c, CODE_PROTOCOL, text, 0);
 }
 
+/* Somebody was faster, as the answer says: the next attempt is another one. */
+static bool join_outrun(const struct er_rdzv *c)
+{
+    return (c->join_first && c->k_world.present) || (c->join_elect && c->k_leader.present);
+}
+
 void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply)
 {
     if (kind == ER_TXN_RUN && !reply->succeeded) { /* somebody lives, or was faster */
@@ -524,7 +530,7 @@ void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_s
         c->respecced = true;
     if (kind == ER_TXN_RESULT)
         c->result_due = false; /* written; or there already; or the generation is superseded */
-    if (kind == ER_TXN_LEFT && !reply->succeeded)
+    if (!reply->succeeded && (kind == ER_TXN_LEFT || (kind == ER_TXN_JOIN && join_outrun(c))))
         c->lanes[ER_LANE_OWN].retry_us = 0; /* the record as it is now has been read */
     if (kind == ER_TXN_JOIN && !reply->succeeded && reply->range_count && reply->range_n[0])
         settle_spec(c, reply);

@@ -202,9 +202,11 @@ void rdzv_send_join(struct er_rdzv *c)
     bool elect =
         !c->k_leader.present && !c->leaving && (!c->k_world.present || !rdzv_terminal(&c->world));
 
+    c->join_first = !c->k_world.present;
+    c->join_elect = elect;
     rdzv_txn_add_cmp(l, ER_CMP_CREATE, node, 0);
     put_member(c, l, node);
-    if (!c->k_world.present) {
+    if (c->join_first) {
         struct er_job_record w;
 
         first_world(c, &w);

@@ -18,6 +18,19 @@ Test(rdzv, max_nodes_seal_at_once_with_contiguous_ranks)
     end();
 }
 
+Test(rdzv, who_is_outrun_as_the_first_node_joins_at_once)
+{
+    begin(2, 2);
+    for (int i = 0; i < 2; i++) {
+        up(i);
+        er_store_mem_delay(nodes[i].client, ER_US_PER_MS, ER_US_PER_MS);
+    }
+    pass(15 * ER_US_PER_MS); /* less than a retry that waits */
+    cr_assert_eq(nodes[0].running, 1u);
+    cr_assert_eq(nodes[1].running, 1u);
+    end();
+}
+
 Test(rdzv, min_nodes_wait_for_last_call)
 {
     begin(2, 3);
