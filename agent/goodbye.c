@@ -10,8 +10,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/rand.h"
 #include "rendezvous/codec.h"
+#include "rendezvous/farewell.h"
 
 #define ENDPOINTS_MAX 4096
 #define FILE_MAX      1024
@@ -96,89 +96,17 @@ void er_goodbye_update(struct er_goodbye *goodbye, uint64_t lease, uint64_t gene
 struct speech {
     const struct er_goodbye *g;
     struct er_opened_store store;
-    char root[ER_ROOT_MAX], node_key[ER_KEY_MAX], leader_key[ER_KEY_MAX];
-    size_t node_n, leader_n;
-    char record[ER_MEMBER_BYTES_MAX];
-    uint64_t seed;
+    struct er_farewell farewell;
     bool done;
     int rc;
 };
 
-static void end(struct speech *s, int rc)
-{
-    s->done = true;
-    s->rc = rc;
-}
-
-static void on_said(void *user, int rc, const struct er_store_reply *reply)
-{
-    end(user, rc);
-}
-
-/* Another incarnation than the one that died, leaving, with nothing left of what ran. */
-static size_t make_record(struct speech *s, struct er_member *m)
-{
-    m->incarnation = er_rand_mix(s->g->incarnation ^ s->seed) | 1;
-    m->draining = true;
-    m->planned = false;
-    m->running = 0;
-    m->port = 0;
-    if (s->g->generation > m->left)
-        m->left = s->g->generation;
-    return er_member_encode(m, s->record);
-}
-
-static void say(struct speech *s, const struct er_store_kv *node, struct er_member *m,
-                const struct er_store_kv *leader)
-{
-    const struct er_bytes node_key = {s->node_key, s->node_n};
-    const struct er_bytes leader_key = {s->leader_key, s->leader_n};
-    const struct er_store_cmp cmps[] = {
-        {.target = ER_CMP_MOD, .key = node_key, .rev = node->mod_rev},
-        {.target = ER_CMP_MOD, .key = leader_key, .rev = leader ? leader->mod_rev : 0},
-    };
-    const struct er_store_op ops[] = {
-        {.kind = ER_OP_PUT,
-         .key = node_key,
-         .value = {s->record, make_record(s, m)},
-         .lease = node->lease},
-        {.kind = ER_OP_DELETE, .key = leader_key},
-    };
-    const size_t n = leader ? 2 : 1;
-    const struct er_store_txn txn = {.cmps = cmps, .cmp_n = n, .then_ops = ops, .then_n = n};
-    int rc = s->store.store->ops->txn(s->store.store, &txn, on_said, s);
-
-    if (rc < 0)
-        end(s, rc);
-}
-
-/* Only about the agent that died: the next one may be there already. */
-static void on_read(void *user, int rc, const struct er_store_reply *reply)
+static void end(void *user, int rc)
 {
     struct speech *s = user;
-    const struct er_store_kv *leader = NULL;
-    struct er_leader l;
-    struct er_member m;
 
-    if (rc || !reply->range_n[0] || er_member_parse(reply->kvs[0].value, &m, NULL) < 0 ||
-        m.incarnation != s->g->incarnation || !reply->kvs[0].lease) {
-        end(s, rc);
-        return;
-    }
-    if (reply->range_n[1] && er_leader_parse(reply->kvs[1].value, &l, NULL) == 0 &&
-        l.incarnation == s->g->incarnation)
-        leader = &reply->kvs[1];
-    say(s, &reply->kvs[0], &m, leader);
-}
-
-static void make_keys(struct speech *s)
-{
-    struct er_key node = {.kind = ER_KEY_NODE}, leader = {.kind = ER_KEY_LEADER};
-
-    snprintf(s->root, sizeof(s->root), "%s/%s/", s->g->prefix, s->g->job);
-    memcpy(node.name, s->g->node_id, sizeof(s->g->node_id));
-    s->node_n = er_key_format(s->root, &node, s->node_key);
-    s->leader_n = er_key_format(s->root, &leader, s->leader_key);
+    s->done = true;
+    s->rc = rc;
 }
 
 static int begin(struct speech *s)
@@ -195,15 +123,20 @@ static int begin(struct speech *s)
         .user = g->user[0] ? g->user : NULL,
         .password_file = g->password_file[0] ? g->password_file : NULL,
     };
-    struct er_store_op ops[2] = {{.kind = ER_OP_RANGE}, {.kind = ER_OP_RANGE}};
-    const struct er_store_txn txn = {.then_ops = ops, .then_n = 2};
-    int rc;
+    int rc = er_store_open(&s->store, &access, g->prefix, g->job, er_now_us(), NULL);
 
-    make_keys(s);
-    ops[0].key = (struct er_bytes){s->node_key, s->node_n};
-    ops[1].key = (struct er_bytes){s->leader_key, s->leader_n};
-    rc = er_store_open(&s->store, &access, g->prefix, g->job, s->seed, NULL);
-    return rc ? rc : s->store.store->ops->txn(s->store.store, &txn, on_read, s);
+    if (rc)
+        return rc;
+    s->farewell = (struct er_farewell){.store = s->store.store,
+                                       .prefix = g->prefix,
+                                       .job = g->job,
+                                       .node_id = g->node_id,
+                                       .incarnation = g->incarnation,
+                                       .generation = g->generation,
+                                       .seed = er_now_us(),
+                                       .done = end,
+                                       .user = s};
+    return er_farewell_begin(&s->farewell);
 }
 
 static void run(struct speech *s, uint64_t until_us)
@@ -222,7 +155,7 @@ static void run(struct speech *s, uint64_t until_us)
 int er_goodbye_say(int fd, uint64_t wait_us)
 {
     uint64_t now_us = er_now_us();
-    struct speech s = {.g = map(fd), .seed = now_us, .rc = -ETIMEDOUT};
+    struct speech s = {.g = map(fd), .rc = -ETIMEDOUT};
     int rc;
 
     if (!s.g)

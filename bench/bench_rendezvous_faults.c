@@ -55,8 +55,8 @@ static bool all_healed(struct sim *s, void *user)
 }
 
 /* A node of each job, a leader among them too, at moments that lie evenly between two renewals.
- * `revoke`: somebody tells the store at once. */
-static void cut_each(struct bench_etcd *e, const char *job, bool revoke, struct bench_series *ret)
+ * `tell`: its guard tells the store at once. */
+static void cut_each(struct bench_etcd *e, const char *job, bool tell, struct bench_series *ret)
 {
     const struct sim_opts opts = {.endpoints = e->endpoints,
                                   .job = job,
@@ -78,13 +78,12 @@ static void cut_each(struct bench_etcd *e, const char *job, bool revoke, struct 
     idle(&s, 1100); /* everybody has renewed once */
     for (size_t k = 0; k < JOBS; k++) {
         struct sim_node *n = &s.nodes[k * JOB_NODES + k % JOB_NODES];
-        uint64_t lease = sim_lease(n);
 
         c.generation[k] = n->running.generation;
         c.cut_us[k] = er_now_us();
         sim_cut(&s, n);
-        if (revoke)
-            sim_revoke(&s, client, lease);
+        if (tell)
+            sim_tell(&s, client, n);
         idle(&s, 1000 / JOBS);
     }
     if (!sim_run(&s, all_healed, &c, PATIENCE_MS))
@@ -111,7 +110,7 @@ void bench_node_cut(void)
     bench_etcd_stop(&e);
     bench_emit("node_cut_to_sealed_ms", &lost);
     bench_emit_value("node_cut_to_sealed_max_ms", bench_quantile(&lost, 1), 0, lost.n);
-    bench_emit("node_revoked_to_sealed_ms", &told);
+    bench_emit("agent_killed_to_sealed_ms", &told);
 }
 
 /* ---- etcd ---- */

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "bench/lib/bench.h"
 #include "bench/lib/sim_nodes.h"
+#include "rendezvous/farewell.h"
 
 #define PATIENCE_MS 120000
 
@@ -72,6 +73,30 @@ void sim_revoke(struct sim *s, struct er_store *client, uint64_t lease)
     client->ops->lease_revoke(client, lease, on_lease, &c);
     if (!sim_run(s, complete, &c, PATIENCE_MS))
         bench_fail("a revoke was not answered");
+}
+
+static void on_told(void *user, int rc)
+{
+    on_put(user, rc, NULL);
+}
+
+void sim_tell(struct sim *s, struct er_store *client, const struct sim_node *node)
+{
+    struct count c = {.want = 1, .seen = 1};
+    char id[32];
+    struct er_farewell f = {.store = client,
+                            .prefix = "/elastic-run",
+                            .job = node->job,
+                            .node_id = id,
+                            .incarnation = node->incarnation,
+                            .generation = node->running.generation,
+                            .seed = er_now_us(),
+                            .done = on_told,
+                            .user = &c};
+
+    snprintf(id, sizeof(id), "node-%05llu", (unsigned long long)node->id);
+    if (er_farewell_begin(&f) < 0 || !sim_run(s, complete, &c, PATIENCE_MS))
+        bench_fail("a farewell was not answered");
 }
 
 double sim_bound_ms(struct sim *s, size_t n)

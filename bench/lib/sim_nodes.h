@@ -67,6 +67,8 @@ uint64_t sim_lease(const struct sim_node *node);
 
 /* One put or revoke, acknowledged; milliseconds it took. */
 double sim_put(struct sim *s, struct er_store *client, const char *key);
+/* What the guard of a node that was cut says for it. */
+void sim_tell(struct sim *s, struct er_store *client, const struct sim_node *node);
 void sim_revoke(struct sim *s, struct er_store *client, uint64_t lease);
 /* N times what one put and its watch event take (median of some). */
 double sim_bound_ms(struct sim *s, size_t n);

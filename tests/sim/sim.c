@@ -257,8 +257,31 @@ static void left(struct sim_node *node)
     node->dirty = true;
 }
 
+static void on_farewell(void *user, int rc)
+{
+    struct sim_node *node = user;
+
+    sim_require(node->sim, rc == 0, "the word for n%d failed", node->index);
+}
+
+/* Read and written at once; in an outage the guard gives up. */
+static void say_farewell(struct sim *sim, struct sim_node *node)
+{
+    if (sim->outage_us)
+        return;
+    node->farewell.done = on_farewell;
+    node->farewell.user = node;
+    if (er_farewell_begin(&node->farewell) < 0)
+        abort();
+    sim_look(sim);
+    sim_look(sim);
+    sim_dirty(sim);
+}
+
 static void run_workers(struct sim *sim, struct sim_node *node)
 {
+    if (due(sim, &node->farewell_us))
+        say_farewell(sim, node);
     if (due(sim, &node->restart_us))
         up(node);
     if (!node->driver)
@@ -338,8 +361,9 @@ static uint64_t next_time(struct sim *sim)
 
     for (int i = 0; i < sim->n; i++) {
         struct sim_node *node = &sim->nodes[i];
-        const uint64_t times[] = {node->restart_us, node->left_us,   node->fail_us, node->ok_us,
-                                  node->uncut_us,   node->undeaf_us, node->ready_us};
+        const uint64_t times[] = {node->farewell_us, node->restart_us, node->left_us,
+                                  node->fail_us,     node->ok_us,      node->uncut_us,
+                                  node->undeaf_us,   node->ready_us};
 
         for (size_t k = 0; k < sizeof(times) / sizeof(times[0]); k++)
             at = earlier(at, times[k]);

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/rand.h"
 #include "rendezvous/driver_internal.h"
+#include "rendezvous/farewell.h"
 #include "rendezvous/store_mem.h"
 
 #define SIM_NODES  64
@@ -30,6 +31,7 @@
     X(CRASH_FAST, 7)                                                                               \
     X(CRASH_SLOW, 5)                                                                               \
     X(REBOOT, 3)                                                                                   \
+    X(TOLD, 5)                                                                                     \
     X(LOST_REPLY, 12)                                                                              \
     X(LATE, 16)                                                                                    \
     X(LOST, 8)                                                                                     \
@@ -132,6 +134,8 @@ struct sim_node {
     /* its workers */
     uint64_t running, last_started; /* generation; 0 none */
     bool preparing, reported;
+    struct er_farewell farewell;
+    uint64_t farewell_us; /* its guard tells the store; 0: it doesn't */
     uint64_t restart_us, left_us, fail_us, ok_us, uncut_us, undeaf_us, ready_us; /* 0: none */
 };
 

@@ -82,6 +82,21 @@ static bool do_crash_slow(struct sim *sim, struct sim_node *node, uint64_t amoun
     return true;
 }
 
+/* Its guard tells the store, in the name of the agent that died. */
+static bool do_told(struct sim *sim, struct sim_node *node, uint64_t amount)
+{
+    node->farewell = (struct er_farewell){.store = sim->observer,
+                                          .prefix = "/elastic-run",
+                                          .job = "sim",
+                                          .node_id = node->id,
+                                          .incarnation = node->incarnation,
+                                          .generation = node->last_started,
+                                          .seed = amount};
+    crash(sim, node, 60 * ER_US_PER_S, amount);
+    node->farewell_us = sim_soon(sim, &node->rand, 400000);
+    return true;
+}
+
 static bool do_reboot(struct sim *sim, struct sim_node *node, uint64_t amount)
 {
     node->boot++;
@@ -269,6 +284,7 @@ static bool (*const actions[SIM_FAULT_COUNT])(struct sim *, struct sim_node *, u
     [SIM_CRASH_FAST] = do_crash_fast,
     [SIM_CRASH_SLOW] = do_crash_slow,
     [SIM_REBOOT] = do_reboot,
+    [SIM_TOLD] = do_told,
     [SIM_LOST_REPLY] = do_lost_reply,
     [SIM_LATE] = do_late,
     [SIM_LOST] = do_lost,

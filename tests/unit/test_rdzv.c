@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "rendezvous/farewell.h"
 #include "tests/unit/rdzv_case.h"
 
 Test(rdzv, max_nodes_seal_at_once_with_contiguous_ranks)
@@ -113,6 +114,69 @@ Test(rdzv, survivors_of_a_dead_node_go_on_after_lease_and_grace)
     cr_assert_eq(nodes[2].a.restarts, 0u);
     cr_assert_str_eq(nodes[2].a.reason, "node_lost");
     cr_assert_eq(nodes[0].lost_notes, 1u);
+    end();
+}
+
+static void on_farewell(void *user, int rc)
+{
+    *(int *)user = rc;
+}
+
+/* A guard's word, which ends the generation without any grace. */
+static void say_farewell(int i, uint64_t incarnation)
+{
+    char id[16];
+    int rc = 1;
+    struct er_farewell f = {.store = root,
+                            .prefix = "/elastic-run",
+                            .job = "job",
+                            .node_id = id,
+                            .incarnation = incarnation,
+                            .generation = 1,
+                            .done = on_farewell,
+                            .user = &rc};
+
+    snprintf(id, sizeof(id), "n%d", i);
+    cr_assert_eq(er_farewell_begin(&f), 0);
+    for (int k = 0; k < 3; k++)
+        root->ops->dispatch(root, now_us);
+    cr_assert_eq(rc, 0);
+}
+
+Test(rdzv, who_is_told_dead_is_not_waited_for)
+{
+    begin(2, 3);
+    form(3);
+    down(2);
+    say_farewell(2, 3);
+    settle();
+    cr_assert_eq(nodes[0].running, 2u);
+    cr_assert_eq(nodes[1].running, 2u);
+    cr_assert_eq(nodes[0].a.restarts, 0u);
+    cr_assert_str_eq(nodes[0].a.reason, "node_lost");
+    end();
+}
+
+Test(rdzv, a_leader_told_dead_is_followed_before_its_lease_ends)
+{
+    begin(2, 3);
+    form(3);
+    down(0);
+    say_farewell(0, 1);
+    pass(300 * ER_US_PER_MS);
+    cr_assert_eq(nodes[1].running, 2u);
+    cr_assert_eq(nodes[2].running, 2u);
+    end();
+}
+
+Test(rdzv, a_word_about_an_earlier_agent_changes_nothing)
+{
+    begin(2, 3);
+    form(3);
+    say_farewell(2, 77);
+    pass(ER_US_PER_S);
+    cr_assert_eq(nodes[2].running, 1u);
+    cr_assert_eq(nodes[2].starts, 1u);
     end();
 }
 
