@@ -13,6 +13,18 @@
 #include "ckpt/save.h"
 #include "ckpt/shard_io.h"
 
+/* A newer generation clears away what this one is still writing: that is the reason, not the file
+ * that is missing. */
+static int tell_superseded(const struct er_save *save, int rc, struct er_error *err)
+{
+    struct er_error fence = ER_ERROR_INIT;
+
+    if (rc != -ENOENT || er_ckpt_check_fence(save->dir, save->fence, &fence) != ER_E_STALE)
+        return rc;
+    *err = fence;
+    return ER_E_STALE;
+}
+
 /* ---- this rank's shard ---- */
 
 static int write_shard(struct er_save *save, struct er_error *err)
@@ -40,6 +52,7 @@ void er_task_shard(void *arg)
     int rc = er_save_given_up(save) ? er_error_set(&err, -ECANCELED, "given up")
                                     : write_shard(save, &err);
 
+    rc = tell_superseded(save, rc, &err);
     er_save_task_end(save, rc, &err);
 }
 
@@ -147,6 +160,7 @@ void er_task_publish(void *arg)
     struct er_error err = ER_ERROR_INIT;
     int rc = publish(save, &err);
 
+    rc = tell_superseded(save, rc, &err);
     er_save_task_end(save, rc, &err);
 }
 

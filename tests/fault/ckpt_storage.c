@@ -323,7 +323,9 @@ static void wake_up_late(enum er_file_op_kind kind, const char *only)
     er_tap_check(er_cw_load(&newer, 1, &seed) == 0 && seed == 1);
     stop_hanging();
     pthread_join(thread, NULL);
-    er_tap_check(world.ranks[0].rc < 0 && world.commits == 0);
+    if (!er_tap_check(world.ranks[0].rc == ER_E_STALE && world.commits == 0 &&
+                      strstr(world.ranks[0].err.text, "generation 1 was superseded by 2")))
+        er_tap_note("%s: %d, '%s'", only, world.ranks[0].rc, world.ranks[0].err.text);
     er_tap_check(er_cw_listed(&newer) == 1);
     er_tap_check(er_cw_load(&newer, 1, &seed) == 0 && seed == 1);
     er_tap_check(er_cw_save(&newer, 1, 15, 9) == 0 && er_cw_load(&newer, 1, &seed) == 0 &&
