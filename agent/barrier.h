@@ -14,6 +14,7 @@
 
 struct er_barriers;
 
+/* `driver` is borrowed until er_barriers_free(). -ENOMEM. */
 int er_barriers_new(struct er_barriers **ret, struct er_driver *driver, struct er_error *err);
 /* Before the driver is freed. NULL is fine. */
 void er_barriers_free(struct er_barriers *barriers);
@@ -26,5 +27,7 @@ void er_barriers_begin(struct er_barriers *barriers, const struct er_assignment 
 void er_barriers_arrive(struct er_barriers *barriers, struct er_ctlconn *conn, uint32_t seq,
                         int local_rank, const char *name, uint64_t deadline_us);
 
+/* When the next of those who wait runs out of time (ER_FOREVER: nobody does), and answering them.
+ */
 uint64_t er_barriers_deadline(const struct er_barriers *barriers);
 void er_barriers_step(struct er_barriers *barriers, uint64_t now_us);

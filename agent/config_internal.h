@@ -52,6 +52,7 @@ struct er_loader {
     struct er_findings findings;
 };
 
+/* The value of the key `path`, which exists, as text, and where it is from. */
 struct er_setting *er_config_setting(const struct er_config *config, const char *path);
 
 /* Adds to config->warnings; a repeated one is left out. */

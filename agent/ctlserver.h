@@ -40,6 +40,8 @@ struct er_ticket {
 typedef void (*er_ctl_request_fn)(void *user, struct er_ctlconn *conn,
                                   const struct er_ctl_msg *request);
 
+/* Listens at `path`, in place of a socket that a dead agent left; `on_request` is called from the
+ * loop, for at most `conn_max` connections. -errno of the socket, -ENOMEM. */
 int er_ctlserver_new(struct er_ctlserver **ret, struct er_loop *loop, const char *path,
                      unsigned conn_max, er_ctl_request_fn on_request, void *user,
                      struct er_error *err);
@@ -51,12 +53,14 @@ void er_ctlserver_step(struct er_ctlserver *server, uint64_t now_us);
 /* The same message to every connection (seq 0), as far as their sockets take it at once. */
 void er_ctlserver_broadcast(struct er_ctlserver *server, const struct er_ctl_msg *msg);
 
+/* Who asks; the connection's, valid as long as it is. */
 struct er_ctl_peer *er_ctlconn_peer(struct er_ctlconn *conn);
 /* Answer at once: `reply` gets type REPLY (unless it has one) and the request's seq. */
 void er_ctlconn_answer(struct er_ctlconn *conn, uint32_t seq, struct er_ctl_msg *reply);
 /* Status and, when it is negative, a text. */
 void er_ctlconn_status(struct er_ctlconn *conn, uint32_t seq, int status, const char *text);
 
+/* For an answer that comes later: `gone` is called when the asker leaves before it. */
 void er_ticket_init(struct er_ticket *ticket, struct er_ctlconn *conn, uint32_t seq,
                     void (*gone)(struct er_ticket *ticket));
 void er_ticket_answer(struct er_ticket *ticket, struct er_ctl_msg *reply);

@@ -53,6 +53,7 @@ struct er_errands {
     struct er_preempt preempt;
 };
 
+/* `environ_` is what helpers inherit, borrowed. -ENOMEM. */
 int er_errands_open(struct er_agent *agent, char *const *environ_, struct er_error *err);
 void er_errands_close(struct er_agent *agent);
 void er_errands_step(struct er_agent *agent, uint64_t now_us);

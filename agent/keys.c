@@ -478,12 +478,3 @@ const char *er_option_nearest(const char *name, size_t n)
     }
     return only ? only : er_nearest(word, names, er_options_n);
 }
-
-const struct er_option *er_option_for_key(const char *path)
-{
-    for (size_t i = 0; i < er_options_n; i++) {
-        if (er_options[i].key && !strcmp(er_options[i].key, path))
-            return &er_options[i];
-    }
-    return NULL;
-}

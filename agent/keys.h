@@ -167,8 +167,6 @@ const struct er_option *er_option_find(const char *name, size_t n);
 const struct er_option *er_option_find_letter(char letter);
 /* Nearest name without dashes in front, or NULL. */
 const char *er_option_nearest(const char *name, size_t n);
-/* The option that sets a key, or NULL. */
-const struct er_option *er_option_for_key(const char *path);
 
 /* Forms of values, for help and docs: {name, form}. */
 #define ER_VALUE_FORMS                                                                             \

@@ -68,6 +68,7 @@ bool er_managed_etcd_has_gone(const struct er_managed_etcd *m);
 /* "etcd on node1 (this host)", "etcd on node1, node2, node3": what an agent waits for. */
 const char *er_managed_etcd_text(const struct er_managed_etcd *m);
 
+/* Tries again what is due; at the deadline (ER_FOREVER: none) and whenever the loop comes by. */
 void er_managed_etcd_step(struct er_managed_etcd *m, uint64_t now_us);
 uint64_t er_managed_etcd_deadline(const struct er_managed_etcd *m);
 

@@ -29,4 +29,5 @@ struct er_policy_result {
     bool uncounted; /* costs no restart, unless it is one of too many (ER_RDZV_UNCOUNTED_MAX) */
 };
 
+/* What the end of a worker means for its generation and its job. */
 struct er_policy_result er_agent_policy_judge(const struct er_policy_input *in);

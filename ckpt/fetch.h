@@ -15,6 +15,8 @@ struct er_ckpt_source {
     int *fds; /* owned, one a shard; -1: not opened yet */
 };
 
+/* Reads the manifest; files are opened when they are needed. `folder` is borrowed. On failure there
+ * is nothing to close. */
 int er_ckpt_source_open(struct er_ckpt_source *source, const char *folder, struct er_error *err);
 void er_ckpt_source_close(struct er_ckpt_source *source);
 /* Opens a shard that is not open yet; its length must be the manifest's. */

@@ -80,6 +80,7 @@ bool er_manifest_shard_name_ok(const char *name);
 /* Generations before this checkpoint's; copied. */
 int er_manifest_set_chain(struct er_manifest *m, const struct er_chain_link *chain, size_t n,
                           struct er_error *err);
+/* Makes room for so many shards, named as a writer names them. */
 int er_manifest_shards(struct er_manifest *m, uint32_t shards, struct er_error *err);
 /* One slice as it stands in a shard; the tensor is added when it is new; a tensor of another shape
  * or type is ER_E_MISMATCH. */
@@ -94,6 +95,8 @@ long er_manifest_find(const struct er_manifest *m, const char *name);
 /* Slices of tensor t are [*ret_first, *ret_first + result). */
 size_t er_manifest_slices_of(const struct er_manifest *m, size_t tensor, size_t *ret_first);
 
+/* The text of manifest.json, appended; *ret_digest is the body's. -EINVAL: a text of the metadata
+ * is not UTF-8. */
 int er_manifest_format(const struct er_manifest *m, struct er_buf *buf,
                        struct er_digest *ret_digest, struct er_error *err);
 /* Parses, checks the digest and finishes. An unknown newer version is ER_E_UNSUPPORTED. */

@@ -178,6 +178,8 @@ int er_driver_new(struct er_driver **ret, struct er_store *store, const struct e
                   const struct er_driver_callbacks *callbacks, void *user, struct er_error *err);
 void er_driver_free(struct er_driver *driver);
 
+/* For the caller's loop: readable, pending or due at the deadline (ER_FOREVER: never), it wants
+ * er_driver_dispatch(), which alone calls back. */
 int er_driver_fd(const struct er_driver *driver);
 bool er_driver_pending(const struct er_driver *driver);
 uint64_t er_driver_deadline(const struct er_driver *driver);

@@ -31,6 +31,7 @@ int tool_export(const struct tool_args *args);
 
 /* Says what failed, on stderr; returns the exit status that fits. */
 int tool_fail(int rc, const struct er_error *err);
+/* The exit status of a result, nothing said. */
 int tool_status(int rc);
 /* Of text that a file of others may have put together, for a terminal and for JSON: what is not
  * printable ASCII becomes '?'. Cut off at the end of `ret`. Returns `ret`. */
