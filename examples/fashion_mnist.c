@@ -30,7 +30,7 @@ struct options {
     uint64_t epochs, batch, seed, checkpoint_steps, log_steps;
     uint64_t staleness;
     double lr;
-    bool ps, exact_log, help;
+    bool ps, exact_log, json, help;
 };
 
 struct app {
@@ -293,6 +293,10 @@ static void on_line(void *user, const struct er_train_line *line)
 {
     struct app *app = user;
 
+    if (app->options.json) {
+        er_train_log_json(user, line);
+        return;
+    }
     if (line->event != ER_TRAIN_STEP || !app->options.exact_log) {
         er_train_log_stdout(user, line);
         return;
@@ -387,6 +391,8 @@ static const struct cli_row rows[] = {
      "with --ps: steps that a worker may run ahead; 1000000: any (default 0)"},
     {"exact-log", NULL, CLI_FLAG, offsetof(struct options, exact_log), 0, 0,
      "print losses bit for bit too"},
+    {"json", NULL, CLI_FLAG, offsetof(struct options, json), 0, 0,
+     "JSON lines (docs/training-lines.md)"},
     {"help", NULL, CLI_FLAG, offsetof(struct options, help), 0, 0, ""},
 };
 

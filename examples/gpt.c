@@ -306,7 +306,7 @@ static void on_line(void *user, const struct er_train_line *line)
         return;
     }
     printf("step=%llu loss=%.6f tokens_per_s=%.0f", (unsigned long long)line->step, line->loss,
-           line->samples_per_s * (double)app->options.context);
+           line->tokens_per_s);
     if (app->options.exact_log)
         printf(" exact=%a", line->loss);
     putchar('\n');
@@ -339,6 +339,7 @@ static int train(struct app *app, struct er_error *err)
                                               .epochs = options->epochs,
                                               .checkpoint_steps = options->checkpoint_steps,
                                               .log_steps = options->log_steps,
+                                              .tokens_per_sample = options->context,
                                               .ddp = {.norm2 = options->clip > 0},
                                               .log = on_line},
                       &result, err);

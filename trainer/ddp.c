@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "trainer/agree.h"
 #include "trainer/bucket.h"
 #include "trainer/optim.h"
 #include "trainer/sync.h"
@@ -158,6 +159,11 @@ void er_ddp_close(struct er_ddp *ddp)
         free(ddp);
     }
     errno = saved;
+}
+
+int er_ddp_check(struct er_ddp *ddp, struct er_error *err)
+{
+    return er_agree_spans(ddp->comm, ddp->plan.spans, ddp->plan.spans_n, ddp->order_hash, err);
 }
 
 static uint64_t count_nonfinite(const struct er_bucket *bucket)
@@ -427,7 +433,8 @@ int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err
 
     complete_buckets(ddp);
     if (ddp->failure.code)
-        return er_error_set(err, ddp->failure.code, "%s", ddp->failure.text);
+        return er_error_set(err, ddp->failure.code, "step %lu: %s", (unsigned long)vote->step,
+                            ddp->failure.text);
     complete_us = er_now_us();
     if (ddp->plan.buckets_n > 0) {
         times.comm_us = ddp->last_us - ddp->first_us;

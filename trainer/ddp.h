@@ -81,6 +81,10 @@ ER_API int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct e
 /* Not while a step is under way, unless the communicator has failed. NULL is fine. */
 ER_API void er_ddp_close(struct er_ddp *ddp);
 
+/* Collective; waits. Whether all ranks train the same gradients: the first step would tell as well,
+ * by operations that do not match. ER_E_MISMATCH, on all ranks: names the first gradient that
+ * differs and the ranks; the communicator is still good. er_train_run() does it. */
+ER_API int er_ddp_check(struct er_ddp *ddp, struct er_error *err);
 /* Gradient `span` is final for this step. Twice in a step is an error reported by er_ddp_finish(),
  * on the other ranks as ER_E_ABORTED. Never blocks. */
 ER_API void er_ddp_ready(struct er_ddp *ddp, size_t span);

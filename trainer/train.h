@@ -71,7 +71,8 @@ enum er_train_event {
     ER_TRAIN_STOOD_IN,    /* saved, though a rank could not write; text: which, why, who wrote */
     ER_TRAIN_SAVE_FAILED, /* training goes on; text: why */
     ER_TRAIN_NOT_FINITE,  /* text: what was not, and what is done about it */
-    ER_TRAIN_STOPPED      /* text: which notice */
+    ER_TRAIN_STOPPED,     /* text: which notice */
+    ER_TRAIN_EVENT_COUNT
 };
 
 /* What rank 0 tells about a run. Valid during the call. */
@@ -80,8 +81,10 @@ struct er_train_line {
     uint64_t step, total_steps, epoch; /* epoch from 0 */
     double loss;                       /* STEP: mean over the step's weight */
     double samples_per_s;              /* STEP: of all ranks, since the line before */
-    struct er_ddp_times times;         /* STEP: of this step, on rank 0 */
-    const char *text;                  /* "" when there is nothing to say */
+    double tokens_per_s;               /* STEP: where opts.tokens_per_sample is given, else 0 */
+    uint64_t eta_us; /* STEP: to the end, at the mean pace of this process; 0: not known */
+    struct er_ddp_times times; /* STEP: of this step, on rank 0 */
+    const char *text;          /* "" when there is nothing to say */
 };
 
 struct er_train_opts {
@@ -97,7 +100,8 @@ struct er_train_opts {
     uint32_t checkpoint_failures_max; /* consecutive failures before -EIO, on which the program
                                          exits with ER_WORKER_EXIT_CHECKPOINTS. 0: never fatal */
     bool checkpoint_wait; /* no step before a checkpoint is on disk; else it is written beside */
-    uint64_t log_steps;   /* a line every N steps from rank 0; 0: none */
+    uint64_t tokens_per_sample; /* of a language model, for the lines; 0: none */
+    uint64_t log_steps;         /* a line every N steps from rank 0; 0: none */
     /* Other than STOP: float32 gradients of a reducer are looked at as well (count_nonfinite), and
      * after nonfinite_max such steps (0: 8) without a good new one between them the run ends all
      * the same: the parameters are spoilt. The same on all ranks, else ER_E_MISMATCH. */
@@ -105,8 +109,8 @@ struct er_train_opts {
     uint32_t nonfinite_max;
     struct er_comm_opts comm;
     struct er_ddp_opts ddp;
-    /* Rank 0's lines, or NULL; `user` is er_train_run()'s. er_train_log_stdout() serves programs.
-     */
+    /* Rank 0's lines, or NULL; `user` is er_train_run()'s. er_train_log_stdout() and
+     * er_train_log_json() serve programs. */
     void (*log)(void *user, const struct er_train_line *line);
 };
 
@@ -129,8 +133,11 @@ ER_API int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void
                         const struct er_train_opts *opts, struct er_train_result *ret,
                         struct er_error *err);
 
-/* One line of text on stdout, for programs: `.log = er_train_log_stdout`. */
+/* For programs, `.log = er_train_log_stdout`: a progress bar where stdout is a terminal (drawn at
+ * most ten times a second), else a line of text. */
 ER_API void er_train_log_stdout(void *user, const struct er_train_line *line);
+/* One JSON object a line on stdout: docs/training-lines.md. */
+ER_API void er_train_log_json(void *user, const struct er_train_line *line);
 
 #ifdef __cplusplus
 }

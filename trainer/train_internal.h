@@ -5,7 +5,7 @@
  *   train_setup.c  options, communicator, reducer, checkpoints, where to begin
  *   train_bad.c    steps that are not finite
  *   train_save.c   writing a checkpoint and telling the job
- *   train_log.c    lines for the program
+ *   train_log.c    lines for the program; train_text.c what they look like
  */
 #include "trainer/fsdp.h"
 #include "trainer/train.h"
@@ -37,6 +37,7 @@ struct er_train {
     struct er_train_result result;
     /* The line before: rates are taken from there. */
     uint64_t line_us, line_samples, samples;
+    uint64_t pace_us, pace_step; /* when this process was at which step; 0: never */
 };
 
 /* Options, then communicator, reducer and checkpoint folder. After a failure er_train_close() takes

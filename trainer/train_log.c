@@ -1,8 +1,15 @@
+#include <stdbool.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "trainer/train_internal.h"
+#include "trainer/train_text.h"
+
+#define BAR_EVERY_US   (ER_US_PER_S / 10)
+#define LINE_MAX_BYTES (64 * 1024)
 
 void er_train_tell(struct er_train *train, enum er_train_event event, uint64_t step,
                    const char *text)
@@ -17,6 +24,16 @@ void er_train_tell(struct er_train *train, enum er_train_event event, uint64_t s
 
     if (train->rank == 0 && train->opts->log)
         train->opts->log(train->user, &line);
+}
+
+static uint64_t time_left_us(const struct er_train *train, uint64_t now_us)
+{
+    uint64_t done = train->applied - train->pace_step;
+
+    if (train->pace_us == 0 || done == 0)
+        return 0;
+    return (uint64_t)((double)(now_us - train->pace_us) / (double)done *
+                      (double)(train->total_steps - train->applied));
 }
 
 void er_train_tell_step(struct er_train *train, const struct er_range *range)
@@ -39,28 +56,64 @@ void er_train_tell_step(struct er_train *train, const struct er_range *range)
     if (now_us > train->line_us)
         line.samples_per_s = (double)(train->samples - train->line_samples) * (double)ER_US_PER_S /
                              (double)(now_us - train->line_us);
+    line.tokens_per_s = line.samples_per_s * (double)train->opts->tokens_per_sample;
+    line.eta_us = time_left_us(train, now_us);
     train->line_us = now_us;
     train->line_samples = train->samples;
     train->opts->log(train->user, &line);
 }
 
-static const char *const event_words[] = {
-    [ER_TRAIN_SKIPPED] = "passed over",   [ER_TRAIN_RESUMED] = "resumed from",
-    [ER_TRAIN_STOOD_IN] = "stood in",     [ER_TRAIN_SAVED] = "saved",
-    [ER_TRAIN_SAVE_FAILED] = "not saved", [ER_TRAIN_NOT_FINITE] = "not finite:",
-    [ER_TRAIN_STOPPED] = "stopped by",
-};
+/* ---- for programs ---- */
 
-_Static_assert(ER_ARRAY_N(event_words) == ER_TRAIN_STOPPED + 1, "a word for each event");
+static bool bar_shown; /* one program, one terminal */
+
+static size_t terminal_columns(void)
+{
+    struct winsize size;
+
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/* The bar stays in its line until the last step; whatever else is told goes above it. */
+static void on_terminal(const struct er_train_line *line, struct er_buf *text)
+{
+    static uint64_t drawn_us;
+    bool last = line->step == line->total_steps;
+
+    if (line->event != ER_TRAIN_STEP) {
+        er_train_text(line, text);
+        printf("%s%s\n", bar_shown ? "\r\033[K" : "", er_buf_str(text));
+        bar_shown = false;
+    } else if (last || !bar_shown || er_now_us() - drawn_us >= BAR_EVERY_US) {
+        er_train_text_bar(line, terminal_columns(), text);
+        printf("\r%s\033[K%s", er_buf_str(text), last ? "\n" : "");
+        bar_shown = !last;
+        drawn_us = er_now_us();
+    }
+}
 
 void er_train_log_stdout(void *user, const struct er_train_line *line)
 {
-    unsigned long step = (unsigned long)line->step, total = (unsigned long)line->total_steps;
+    struct er_buf text;
 
-    if (line->event == ER_TRAIN_STEP)
-        printf("step %lu/%lu epoch %lu loss %.6f %.0f samples/s\n", step, total,
-               (unsigned long)line->epoch + 1, line->loss, line->samples_per_s);
-    else
-        printf("step %lu/%lu %s %s\n", step, total, event_words[line->event], line->text);
+    er_buf_init(&text, LINE_MAX_BYTES);
+    if (isatty(STDOUT_FILENO)) {
+        on_terminal(line, &text);
+    } else {
+        er_train_text(line, &text);
+        puts(er_buf_str(&text));
+    }
     fflush(stdout);
+    er_buf_done(&text);
+}
+
+void er_train_log_json(void *user, const struct er_train_line *line)
+{
+    struct er_buf text;
+
+    er_buf_init(&text, LINE_MAX_BYTES);
+    er_train_text_json(line, &text);
+    puts(er_buf_str(&text));
+    fflush(stdout);
+    er_buf_done(&text);
 }

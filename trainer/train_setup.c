@@ -169,8 +169,11 @@ static int open_reducer(struct er_train *train, struct er_error *err)
         opts.count_nonfinite = true; /* else parameters are spoilt before a loss tells */
     rc = er_ddp_open(&train->ddp, train->comm, spans, spans_n, &opts, err);
     if (rc == 0)
-        train->layout = er_ddp_layout(train->ddp);
-    return rc;
+        rc = er_ddp_check(train->ddp, err);
+    if (rc < 0)
+        return er_error_wrap(err, rc, "before the first step");
+    train->layout = er_ddp_layout(train->ddp);
+    return 0;
 }
 
 int er_train_open_comm(struct er_train *train, struct er_error *err)
@@ -337,6 +340,8 @@ static void begin_policy(struct er_train *train)
 
     train->line_us = er_now_us();
     train->line_samples = train->samples;
+    train->pace_us = train->line_us;
+    train->pace_step = train->applied;
     er_train_policy_init(&train->policy, &policy, train->applied, train->line_us);
 }
 

@@ -189,6 +189,75 @@ static void compressed_gradients_are_summed(void)
     }
 }
 
+/* What rank 1 has otherwise: a size, a name, one gradient less, another size of buckets. */
+enum difference { NONE, SIZE, NAME, FEWER, BUCKETS, DIFFERENCES_N };
+
+struct check_test {
+    enum difference difference;
+    struct er_error err[RANKS_MAX];
+    int rc[RANKS_MAX], still_good[RANKS_MAX];
+};
+
+static int check_main(struct er_ctx *ctx, void *user)
+{
+    static float grads[100 * 8];
+    static char names[100][8];
+    struct check_test *test = user;
+    int rank = er_world(ctx)->rank;
+    enum difference difference = rank == 1 ? test->difference : NONE;
+    struct er_ddp_opts opts = {.bucket_bytes = difference == BUCKETS ? 64 : 128};
+    struct er_span spans[100];
+    struct er_error *err = &test->err[rank];
+    struct er_comm *comm = NULL;
+    struct er_ddp *ddp = NULL;
+    int rc = er_comm_open(&comm, ctx, NULL, err);
+
+    opts.first_bucket_bytes = opts.bucket_bytes;
+    for (size_t i = 0; i < 100; i++) {
+        snprintf(names[i], sizeof(names[i]), "g%zu", i);
+        spans[i] = (struct er_span){names[i], grads + 8 * i, 8};
+    }
+    if (difference == SIZE)
+        spans[70].count = 7;
+    if (difference == NAME)
+        spans[70].name = "other";
+    if (rc == 0)
+        rc = er_comm_wait_ready(comm, err);
+    if (rc == 0)
+        rc = er_ddp_open(&ddp, comm, spans, difference == FEWER ? 90 : 100, &opts, err);
+    if (rc == 0)
+        rc = er_ddp_check(ddp, err);
+    test->rc[rank] = rc;
+    test->still_good[rank] = er_comm_barrier(comm, NULL) == 0;
+    er_ddp_close(ddp);
+    er_comm_abort(comm);
+    return 0;
+}
+
+static void other_gradients_are_named_before_the_first_step(void)
+{
+    static const char *const texts[DIFFERENCES_N] = {
+        [NONE] = "",
+        [SIZE] = "gradient 70 is 'g70' with 8 elements on rank 0, 'g70' with 7 on rank 1",
+        [NAME] = "gradient 70 is 'g70' with 8 elements on rank 0, 'other' with 8 on rank 1",
+        [FEWER] = "rank 0 has 100 gradients, rank 1 has 90",
+        [BUCKETS] = "rank 1 puts the gradients into other buckets than rank 0",
+    };
+
+    for (enum difference difference = NONE; difference < DIFFERENCES_N; difference++) {
+        struct check_test *test = er_ranks_shared(sizeof(*test));
+
+        test->difference = difference;
+        er_ranks_run(3, check_main, test, NULL);
+        for (int rank = 0; rank < 3; rank++) {
+            er_tap_check(test->rc[rank] == (difference == NONE ? 0 : ER_E_MISMATCH));
+            if (!er_tap_check(strstr(test->err[rank].text, texts[difference]) != NULL))
+                er_tap_note("%s", test->err[rank].text);
+            er_tap_check(test->still_good[rank]);
+        }
+    }
+}
+
 static int other_shape_main(struct er_ctx *ctx, void *user)
 {
     int *rcs = user, rank = er_world(ctx)->rank;
@@ -226,6 +295,8 @@ int main(int argc, char **argv)
         {"buckets_follow_the_order_of_the_first_step", buckets_follow_the_order_of_the_first_step,
          0},
         {"compressed_gradients_are_summed", compressed_gradients_are_summed, 0},
+        {"other_gradients_are_named_before_the_first_step",
+         other_gradients_are_named_before_the_first_step, 0},
         {"state_of_another_shape_is_refused_everywhere",
          state_of_another_shape_is_refused_everywhere, 0},
     };
