@@ -13,14 +13,24 @@ void er_linesplit_done(struct er_linesplit *s)
     er_buf_done(&s->part);
 }
 
-/* Bytes before the first '\n' or '\r'. */
-static size_t line_length(const char *data, size_t n)
-{
-    const char *end = memchr(data, '\n', n);
+/* Where the next '\n' is (or the end of what there is), so that a thousand '\r' in a row before it
+ * do not look for it a thousand times. */
+struct newline {
+    const char *at;
+};
 
-    n = end ? (size_t)(end - data) : n;
-    end = memchr(data, '\r', n);
-    return end ? (size_t)(end - data) : n;
+/* Bytes before the first '\n' or '\r'. */
+static size_t line_length(struct newline *next, const char *data, size_t n)
+{
+    const char *end;
+
+    if (!next->at || next->at < data) {
+        next->at = memchr(data, '\n', n);
+        if (!next->at)
+            next->at = data + n;
+    }
+    end = memchr(data, '\r', (size_t)(next->at - data));
+    return (size_t)((end ? end : next->at) - data);
 }
 
 /* A whole line, or the last bit of one that began earlier. */
@@ -42,6 +52,7 @@ static int give(struct er_linesplit *s, const char *text, size_t n, const char *
 
 int er_linesplit_feed(struct er_linesplit *s, const char *data, size_t n, er_line_fn fn, void *user)
 {
+    struct newline next = {NULL};
     int rc = 0;
 
     if (n > 0 && s->after_cr && data[0] == '\n') {
@@ -51,7 +62,7 @@ int er_linesplit_feed(struct er_linesplit *s, const char *data, size_t n, er_lin
     }
     s->after_cr = n > 0 ? false : s->after_cr;
     while (!rc && n > 0) {
-        size_t room = ER_LINE_MAX - s->part.len, length = line_length(data, n), end_n;
+        size_t room = ER_LINE_MAX - s->part.len, length = line_length(&next, data, n), end_n;
 
         if (length > room) { /* too long: what fits, without an end */
             rc = give(s, data, room, "", 0, fn, user);

@@ -111,3 +111,27 @@ Test(linesplit, largest_line_is_whole)
     er_linesplit_done(&s);
     free(data);
 }
+
+static void count(void *user, const char *text, size_t n, const char *end, size_t end_n)
+{
+    size_t *lines = user;
+
+    (*lines)++;
+}
+
+/* Were the whole looked through for a '\n' again for each of them, it would take hours. */
+Test(linesplit, progress_bars_without_newline_are_split_in_linear_time, .timeout = 120)
+{
+    size_t n = 8 << 20, lines = 0;
+    char *data = malloc(n);
+    struct er_linesplit s;
+
+    cr_assert_not_null(data);
+    memset(data, '\r', n);
+    er_linesplit_init(&s);
+    cr_assert_eq(er_linesplit_feed(&s, data, n, count, &lines), 0);
+    er_linesplit_finish(&s, count, &lines);
+    cr_expect_eq(lines, n);
+    er_linesplit_done(&s);
+    free(data);
+}
