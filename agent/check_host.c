@@ -9,6 +9,7 @@
 
 #include "agent/cgroup.h"
 #include "agent/gpu.h"
+#include "agent/managed_etcd.h"
 #include "agent/node_address.h"
 #include "agent/store_open.h"
 #include "base/clock.h"
@@ -102,6 +103,20 @@ static void check_address(const struct er_config *config, struct er_findings *fi
         er_findings_add(findings, rc, "node.address: %s", err.text);
 }
 
+static void check_managed(const struct er_config *config, struct er_findings *findings)
+{
+    const struct er_managed_opts opts = {
+        .name = config->name,
+        .endpoints = (const char *const *)config->rendezvous.endpoints.items,
+        .endpoints_n = config->rendezvous.endpoints.n,
+        .peer_port = (uint16_t)config->rendezvous.managed.peer_port,
+        .etcd = config->rendezvous.managed.etcd,
+        .secret_file = config->rendezvous.managed.secret_file,
+    };
+
+    er_managed_etcd_check(&opts, findings);
+}
+
 void er_check_host(const struct er_config *config, struct er_findings *findings)
 {
     char address[ER_ADDRESS_MAX];
@@ -109,6 +124,8 @@ void er_check_host(const struct er_config *config, struct er_findings *findings)
     check_address(config, findings, address);
     if (config->rendezvous.backend == ER_BACKEND_ETCD)
         check_store(config, findings);
+    else if (config->rendezvous.backend == ER_BACKEND_MANAGED)
+        check_managed(config, findings);
 }
 
 /* -1: not known. */

@@ -78,6 +78,20 @@ static void unknown_key(struct er_loader *loader, const char *path,
                     found ? "; did you mean '" : "", found ? near : "", found ? "'?" : "");
 }
 
+/* `log.console:` beside `log: {console: ...}`: the reader of YAML sees two different keys. */
+static bool is_given(struct er_loader *loader, const struct er_key_info *key,
+                     const struct er_config_source *source)
+{
+    const struct er_setting *before = er_config_setting(loader->config, key->path);
+
+    if (source->layer != ER_LAYER_SPEC || before->layer != ER_LAYER_SPEC)
+        return false;
+    er_findings_add(&loader->findings, ER_E_CONFIG,
+                    "%s:%u:%u: duplicate key '%s', first given at %s", source->label, source->line,
+                    source->col, key->path, before->origin);
+    return true;
+}
+
 /* Recursion goes as deep as the table's longest path, whatever the file holds. */
 void er_loader_map(struct er_loader *loader, const struct er_yaml_node *map, const char *prefix,
                    const struct er_config_source *source)
@@ -92,7 +106,9 @@ void er_loader_map(struct er_loader *loader, const struct er_yaml_node *map, con
         here.col = name->col;
         snprintf(path, sizeof(path), "%s%.128s", prefix, name->text);
         key = er_key_find(path);
-        if (key) {
+        if (key && is_given(loader, key, &here)) {
+            continue;
+        } else if (key) {
             er_loader_set(loader, key, value, &here);
         } else if (!er_key_is_group(path)) {
             unknown_key(loader, path, &here);

@@ -51,6 +51,17 @@ const struct er_ctl_verb *er_ctl_verb_find(const char *name)
     return NULL;
 }
 
+bool er_ctl_verb_is_later(const char *name)
+{
+    static const char *const LATER[] = {"events", "drain", "scale", "reload", "set", "audit"};
+
+    for (size_t i = 0; i < ER_ARRAY_N(LATER); i++) {
+        if (!strcmp(LATER[i], name))
+            return true;
+    }
+    return false;
+}
+
 const char *er_ctl_verb_nearest(const char *name)
 {
     const char *names[VERBS_MAX];

@@ -1,6 +1,7 @@
 #pragma once
 /* THE table of elastic-ctl(1): its verbs and options. Usage, man page and completions are made from
  * it. */
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/buf.h"
@@ -31,6 +32,8 @@ extern const size_t er_ctl_codes_n;
 
 /* NULL: no such verb. */
 const struct er_ctl_verb *er_ctl_verb_find(const char *name);
+/* A name that a later release takes. */
+bool er_ctl_verb_is_later(const char *name);
 /* Nearest verb, or NULL. */
 const char *er_ctl_verb_nearest(const char *name);
 /* The text of --help. */

@@ -47,6 +47,11 @@ static int unknown_verb(const char *verb)
 {
     const char *near = er_ctl_verb_nearest(verb);
 
+    if (er_ctl_verb_is_later(verb)) {
+        fprintf(stderr, "elastic-ctl: %s: not available in this release; --help lists the verbs\n",
+                verb);
+        return ER_CTL_EXIT_USAGE;
+    }
     if (!near)
         return usage("unknown verb", verb);
     fprintf(stderr, "elastic-ctl: unknown verb: %s; did you mean '%s'?\n", verb, near);
@@ -75,6 +80,8 @@ static int parse(struct options *o, int argc, char **argv)
             o->version = true;
         else if (arg[0] == '-')
             return usage("unknown option", arg);
+        else if (o->verb && er_ctl_verb_is_later(o->verb))
+            return unknown_verb(o->verb);
         else if (o->verb)
             return usage("one verb at a time; did not expect", arg);
         else

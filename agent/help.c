@@ -113,7 +113,9 @@ static int format_usage(struct er_buf *out)
                             "\nMore: --help TOPIC, with a key such as restart.max, or one of\n ");
     for (int group = 0; !rc && group < ER_GROUP_COUNT; group++)
         rc = er_buf_printf(out, " %s", er_key_group_topic((enum er_key_group)group));
-    return rc ? rc : er_buf_add_str(out, "\n  keys types substitution exit-codes\n");
+    return rc ? rc
+              : er_buf_add_str(out, "\n  keys types substitution exit-codes\n"
+                                    "Man pages: elastic-run(1), elastic-job(5), elastic-ctl(1).\n");
 }
 
 static int choices(const struct er_key_info *key, struct er_buf *out)

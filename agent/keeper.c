@@ -16,6 +16,7 @@
 #include "agent/keeper_child.h"
 #include "agent/keeper_clients.h"
 #include "agent/keeper_home.h"
+#include "agent/keeper_ports.h"
 #include "agent/keeper_tls.h"
 #include "base/buf.h"
 #include "base/cleanup.h"

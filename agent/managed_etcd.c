@@ -196,15 +196,14 @@ static int take_text(char *to, size_t room, const char *from, const char *what,
     return 0;
 }
 
-static int find_etcd(const struct er_managed_opts *o, char ret[ER_KEEPER_PATH_MAX],
-                     struct er_error *err)
+int er_managed_find_etcd(const char *program, char ret[ER_KEEPER_PATH_MAX], struct er_error *err)
 {
     ER_CLEANUP(er_cleanup_free) char *path = NULL;
     char cwd[ER_KEEPER_PATH_MAX] = "/";
     struct er_error why = ER_ERROR_INIT;
 
     (void)!getcwd(cwd, sizeof(cwd));
-    if (er_spawn_find(o->etcd, getenv("PATH"), cwd, &path, &why))
+    if (er_spawn_find(program, getenv("PATH"), cwd, &path, &why))
         return er_error_set(err, ER_E_UNSUPPORTED,
                             "rendezvous.managed.etcd: this host is to run etcd: %s; install it "
                             "(Debian and Ubuntu: etcd-server), or name the program in "
@@ -268,7 +267,7 @@ static int add_keeper(struct er_managed_etcd *m, const struct er_keeper_opts *co
     if (m->keepers_n)
         strcpy(k->opts.etcd, m->keepers[0].opts.etcd);
     else
-        rc = find_etcd(&m->opts, k->opts.etcd, err);
+        rc = er_managed_find_etcd(m->opts.etcd, k->opts.etcd, err);
     if (!rc)
         m->keepers_n++;
     return rc;

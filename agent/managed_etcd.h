@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "agent/findings.h"
 #include "agent/keeper_opts.h"
 #include "agent/loop.h"
 #include "base/error.h"
@@ -52,6 +53,11 @@ struct er_managed_opts {
  */
 int er_managed_etcd_open(struct er_managed_etcd **ret, struct er_loop *loop,
                          const struct er_managed_opts *opts, struct er_error *err);
+/* --check: program, secret and ports of this host's members; starts none. Of `opts` it takes what
+ * the configuration gives. */
+void er_managed_etcd_check(const struct er_managed_opts *opts, struct er_findings *findings);
+/* The etcd program, looked for in PATH. ER_E_UNSUPPORTED: not there. */
+int er_managed_find_etcd(const char *program, char ret[ER_KEEPER_PATH_MAX], struct er_error *err);
 /* Lets go; keepers run on. NULL is fine. */
 void er_managed_etcd_free(struct er_managed_etcd *m);
 

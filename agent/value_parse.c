@@ -16,6 +16,15 @@ int er_value_no_memory(struct er_error *err)
     return er_error_set(err, -ENOMEM, "out of memory");
 }
 
+/* Not every name of a type takes one. */
+static const char *article(enum er_key_type type)
+{
+    bool bare = type == ER_KEY_CONSOLE || type == ER_KEY_PORTS || type == ER_KEY_CHOICE ||
+                type == ER_KEY_CHOICE_TEXT;
+
+    return bare ? "" : "a ";
+}
+
 int er_value_wrong_kind(struct er_value_context *c, const struct er_yaml_node *node,
                         struct er_error *err)
 {
@@ -23,8 +32,8 @@ int er_value_wrong_kind(struct er_value_context *c, const struct er_yaml_node *n
         c->key->flags & ER_KEY_NONE && er_yaml_node_is_null(node) ? "; write none" : "";
 
     c->ret_bad = node;
-    return er_error_set(err, ER_E_CONFIG, "expected a %s, got %s%s", er_key_type_name(c->key->type),
-                        er_yaml_node_what(node), none);
+    return er_error_set(err, ER_E_CONFIG, "expected %s%s, got %s%s", article(c->key->type),
+                        er_key_type_name(c->key->type), er_yaml_node_what(node), none);
 }
 
 int er_value_want_text(struct er_value_context *c, const struct er_yaml_node *node,
@@ -109,8 +118,11 @@ static int parse_ratio(struct er_value_context *c, const struct er_yaml_node *no
         value->ratio = 0;
         return 0;
     }
-    return er_value_as_config(er_parse_f64(node->text, 0, (double)c->key->max, &value->ratio, err),
-                              err);
+    rc = er_parse_f64(node->text, 0, (double)c->key->max, &value->ratio, err);
+    if (!rc && c->key->flags & ER_KEY_NONE && value->ratio <= 0)
+        return er_error_set(err, ER_E_CONFIG, "expected a number above 0, or none; got '" SHOWN "'",
+                            node->text);
+    return er_value_as_config(rc, err);
 }
 
 static int parse_bool(struct er_value_context *c, const struct er_yaml_node *node,

@@ -1,4 +1,7 @@
 /* --check, --print-config and --dry-run: nothing is started, everything is told. */
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
 #include "tests/integration/agent_case.h"
 
 #define ERR_HAS(c, text) er_tap_check(strstr(er_test_err(&(c)->p), (text)) != NULL)
@@ -68,6 +71,31 @@ static void check_asks_the_store(void)
         ERR_HAS(&c, "127.0.0.1:1");
     }
     case_note(er_test_err(&c.p));
+    case_end(&c);
+}
+
+/* Of this host's member: its program, its port and the secret, all at once. */
+static void check_looks_at_a_managed_store(void)
+{
+    struct agent_case c = {0};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof(at);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char more[512];
+
+    case_begin(&c);
+    er_tap_check(!bind(fd, (struct sockaddr *)&at, n) && !listen(fd, 1) &&
+                 !getsockname(fd, (struct sockaddr *)&at, &n));
+    snprintf(more, sizeof(more),
+             "nnodes: 2\nlog: {dir: none}\nrendezvous: {backend: managed, endpoints: "
+             "['127.0.0.1:%u'], managed: {etcd: no-such-etcd, secret_file: no-such-secret}}\n",
+             ntohs(at.sin_port));
+    er_tap_check(run(&c, ARGS("--check", case_job(&c, "\"true\"", more))) != 0);
+    ERR_HAS(&c, "program 'no-such-etcd' not found in PATH");
+    ERR_HAS(&c, "is in use by another program");
+    ERR_HAS(&c, "rendezvous.managed.secret_file: ");
+    case_note(er_test_err(&c.p));
+    close(fd);
     case_end(&c);
 }
 
@@ -142,6 +170,7 @@ int main(int argc, char **argv)
         {"check_tells_everything_at_once", check_tells_everything_at_once, 0},
         {"check_tells_what_a_start_would_find", check_tells_what_a_start_would_find, 0},
         {"check_asks_the_store", check_asks_the_store, 0},
+        {"check_looks_at_a_managed_store", check_looks_at_a_managed_store, 0},
         {"print_config_is_a_spec_again", print_config_is_a_spec_again, 0},
         {"dry_run_has_argv_and_environment_of_each_worker",
          dry_run_has_argv_and_environment_of_each_worker, 0},
