@@ -22,7 +22,8 @@
 
 enum {
     WAIT_SLICE_US = 1000, /* between looks at peers and at the agent's notice */
-    POST_SPIN_US = 3,     /* about what waking the progress thread costs */
+    AT_FIRST_LOOK = 0,    /* a deadline: as soon as drive() looks at the clock */
+    QUICK_SPINS = 32,     /* before that: 1 to 2 us, about what waking a thread costs */
     OWNER_SPIN_US = 50,   /* its core has nothing else to do */
     THREAD_SPIN_US = 5,   /* its core may be computing */
     THREAD_STACK_BYTES = 256 << 10
@@ -125,7 +126,7 @@ static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct 
 {
     bool moved = false; /* since the clock was read, which costs as much as a small step */
     uint64_t now;
-    int rc;
+    int rc, quick = 0;
 
     for (;;) {
         rc = h->ops->step(h->transport, err);
@@ -133,6 +134,10 @@ static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct 
             return rc;
         if (rc == ER_STEP_MOVED && !moved) {
             moved = true;
+            continue;
+        }
+        if (rc == ER_STEP_BLOCKED && h->spin && quick++ < QUICK_SPINS) {
+            relax();
             continue;
         }
         now = er_now_us();
@@ -257,7 +262,7 @@ static bool finish_at_once(struct host *h)
         er_op_is_pair(&op->desc) ||
         er_op_bytes(&op->desc) > ER_SMALL_BYTES / (size_t)h->comm->size || !take_engine(h))
         return false;
-    run(h, op->number, er_now_us() + POST_SPIN_US, POST_SPIN_US);
+    run(h, op->number, AT_FIRST_LOOK, 0);
     release_engine(h);
     return er_comm_next(h->comm) == NULL;
 }
