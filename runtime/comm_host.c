@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ enum {
     WAIT_SLICE_US = 1000, /* between looks at peers and at the agent's notice */
     AT_FIRST_LOOK = 0,    /* a deadline: as soon as drive() looks at the clock */
     QUICK_SPINS = 32,     /* before that: 1 to 2 us, about what waking a thread costs */
+    QUICK_YIELDS = 16,    /* instead, where ranks share CPUs: the one that is waited for runs */
     OWNER_SPIN_US = 50,   /* its core has nothing else to do */
     THREAD_SPIN_US = 5,   /* its core may be computing */
     THREAD_STACK_BYTES = 256 << 10
@@ -136,8 +138,8 @@ static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct 
             moved = true;
             continue;
         }
-        if (rc == ER_STEP_BLOCKED && h->spin && quick++ < QUICK_SPINS) {
-            relax();
+        if (rc == ER_STEP_BLOCKED && quick++ < (h->spin ? QUICK_SPINS : QUICK_YIELDS)) {
+            h->spin ? relax() : (void)sched_yield();
             continue;
         }
         now = er_now_us();
