@@ -242,8 +242,10 @@ static void print_difference(const char *path, const char *text, const char *wan
     printf("# %s:%u: the trace differs from here on\n", path, number);
     for (const char *at = lines[0]; at < want; at += strcspn(at, "\n") + 1)
         printf("#     %.*s\n", (int)strcspn(at, "\n"), at);
-    printf("#   - %.*s\n#   + %.*s\n", (int)strcspn(want, "\n"), *want ? want : "(end)",
-           (int)strcspn(have, "\n"), *have ? have : "(end)");
+    want = *want ? want : "(end)";
+    have = *have ? have : "(end)";
+    printf("#   - %.*s\n#   + %.*s\n", (int)strcspn(want, "\n"), want, (int)strcspn(have, "\n"),
+           have);
 }
 
 /* The trace of a scenario; NULL: it broke a rule. The caller frees it. */
