@@ -14,7 +14,8 @@
  *   WORLD    rank, size, local_rank,            job, run, node_id,       -
  *            local_size, node_rank, nnodes,     checkpoint_dir
  *            generation, restarts
- *   READY    generation                         -                        status
+ *   READY    generation [, flags:               -                        status
+ *            1: answers a STOP with LEFT]
  *   KV_PUT   generation                         key, value               status
  *   KV_GET   generation, timeout_us             key                      status, str[0] = value;
  *            (0: no wait, UINT64_MAX: none)                              status 1: not there
@@ -27,7 +28,9 @@
  *            error (-errno; 0: committed)
  *   LOADED   generation, step                   path, source,            status
  *                                               skipped (JSON)
- *   LEFT     generation                         -                        status
+ *   LEFT     generation                         -                        WORLD of the next one,
+ *                                                                        when it begins; status 1:
+ *                                                                        there is none for it
  *   FAIL     generation                         message                  status
  *   BYE      generation                         -                        status
  *   REPLY    (as listed)                        (as listed), last: text of a failure
@@ -47,6 +50,7 @@
 #define ER_CTL_PROTOCOL   1
 #define ER_CTL_NUM_MAX    12
 #define ER_CTL_STR_MAX    6
+#define ER_CTL_REJOINS    1 /* READY's flags */
 #define ER_CTL_KEY_MAX    512
 #define ER_CTL_VALUE_MAX  (48 * 1024)
 #define ER_CTL_PACKET_MAX (64 * 1024)

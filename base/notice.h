@@ -28,7 +28,7 @@ enum er_phase {
  *   CHECKPOINT   write a checkpoint at the next boundary, go on
  *   REJOIN       membership changes: leave at the next boundary and rejoin
  *   DRAIN        this node leaves
- *   STOP         the generation is over: abort communicators, stop stepping
+ *   STOP         the generation is over: abort communicators, stop stepping; er_rejoin() or exit
  */
 #define ER_NOTICES(X)                                                                              \
     X(NONE, "none")                                                                                \

@@ -5,7 +5,8 @@
  * system call on either side. A worker that ignores the page costs nothing.
  *
  *   agent  -> worker   notice      generation << 8 | kind; only grows in generation
- *   worker -> agent    everything else
+ *   worker -> agent    everything else; between two generations of one process, while it waits for
+ *                      the next, the agent sets first_step and first_step_us back to 0
  *
  * Layout is version 1; new fields go to the end of a side, existing ones never move.
  */

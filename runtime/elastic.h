@@ -49,7 +49,7 @@ enum er_worker_exit {
 ER_API int er_open(struct er_ctx **ret, struct er_error *err);
 /* Take leave of the agent and free the context, which must not be used again; NULL is fine. */
 ER_API void er_close(struct er_ctx *ctx);
-/* Valid until er_close(). */
+/* Valid until er_close(); er_rejoin() changes what it holds. */
 ER_API const struct er_world *er_world(const struct er_ctx *ctx);
 
 #define ER_KEY_MAX         512         /* bytes of a key or the name of a barrier */
@@ -93,6 +93,27 @@ ER_API void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double los
                                 uint64_t total_steps);
 /* Ready to work: start-up is over (model built, communicator open). */
 ER_API int er_ready(struct er_ctx *ctx, struct er_error *err);
+
+/*
+ * Staying alive when the generation ends because somebody was lost. A process that offers it,
+ * before er_ready(), is not stopped by signal then: it is told by the notice STOP (which ends its
+ * waits in communicators), or learns of the loss from an operation that fails with ER_E_PEER_LOST
+ * or ER_E_ABORTED; it aborts its communicators, touches nothing that others see, and calls
+ * er_rejoin(). Who does not come within stop.grace is killed, and started anew.
+ */
+ER_API void er_rejoin_offer(struct er_ctx *ctx);
+
+#define ER_REJOIN_DONE 1
+
+/*
+ * Leave this generation, with all communicators aborted, and wait for the next one: lost workers
+ * are started anew there, and ranks may differ. 0: er_world() is that of the next generation, and
+ * every key, barrier and communicator is one of it; say er_ready() again. ER_REJOIN_DONE: the job
+ * is over, or goes on without this process: exit. ER_E_UNSUPPORTED: nobody can be rejoined (no
+ * agent, or an old one), exit non-zero; ER_E_PEER_LOST: the agent is gone; -ETIMEDOUT: no
+ * generation within `timeout_us` (UINT64_MAX: the agent decides how long to wait), exit.
+ */
+ER_API int er_rejoin(struct er_ctx *ctx, uint64_t timeout_us, struct er_error *err);
 
 /* A published checkpoint for the job's record; the fenced commit. ER_E_STALE: this generation may
  * not commit any more. */

@@ -40,7 +40,8 @@ _Static_assert(ER_KEY_MAX == ER_CTL_KEY_MAX && ER_VALUE_MAX == ER_CTL_VALUE_MAX 
 
 struct er_ctx {
     bool with_agent;
-    bool left; /* BYE was said */
+    bool left;    /* BYE was said */
+    bool rejoins; /* er_rejoin_offer() */
     struct er_ctl_client client;
     struct er_page *page; /* mapped; NULL without an agent */
     /* Last finished step when start-up ended: what was loaded, not done here. */
@@ -392,7 +393,35 @@ int er_ready(struct er_ctx *ctx, struct er_error *err)
     if (!ctx->with_agent)
         return 0;
     struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_READY);
+    er_ctl_num(&msg, ctx->rejoins ? ER_CTL_REJOINS : 0);
     return ask(ctx, &msg, ANSWER_TIMEOUT_US, "ready", &reply, err);
+}
+
+void er_rejoin_offer(struct er_ctx *ctx)
+{
+    ctx->rejoins = true;
+}
+
+int er_rejoin(struct er_ctx *ctx, uint64_t timeout_us, struct er_error *err)
+{
+    uint64_t left = ctx->world.generation;
+    if (!ctx->with_agent)
+        return er_error_set(err, ER_E_UNSUPPORTED, "rejoin: there is no agent");
+    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_LEFT);
+    int rc = er_ctl_client_call(&ctx->client, &msg, timeout_us, &reply, err);
+    if (rc < 0)
+        return er_error_wrap(err, rc, "rejoin");
+    if (reply.type == ER_CTL_REPLY && reply.status > 0)
+        return ER_REJOIN_DONE;
+    if (reply.type == ER_CTL_REPLY && reply.status < 0)
+        return refused(&reply, "rejoin", err);
+    if (reply.type != ER_CTL_WORLD)
+        return er_error_set(err, ER_E_UNSUPPORTED, "rejoin: the agent cannot");
+    rc = read_world(ctx, &reply, err);
+    if (rc == 0 && ctx->world.generation <= left)
+        rc = er_error_set(err, ER_E_PROTOCOL, "rejoin: generation %llu after %llu",
+                          (unsigned long long)ctx->world.generation, (unsigned long long)left);
+    return rc;
 }
 
 int er_commit(struct er_ctx *ctx, const struct er_commit *c, struct er_error *err)

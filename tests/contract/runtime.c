@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/ctl.h"
 #include "base/fd.h"
 #include "base/page.h"
@@ -26,6 +27,13 @@ static struct {
     pid_t pid;
 } agent;
 
+enum left { LEFT_NEXT, LEFT_OVER, LEFT_OLD_AGENT, LEFT_SAME };
+
+static struct {
+    _Atomic uint64_t ready_flags, left_generation;
+    _Atomic int left; /* enum left: what is answered */
+} * told;             /* shared with the agent */
+
 static void fill_world(struct er_ctl_msg *reply)
 {
     static const uint64_t NUMS[] = {0, 1, 0, 1, 0, 1, 7, 2}; /* generation 7, 2 restarts */
@@ -36,6 +44,21 @@ static void fill_world(struct er_ctl_msg *reply)
         er_ctl_num(reply, NUMS[i]);
     for (size_t i = 0; i < ER_ARRAY_N(STRS); i++)
         er_ctl_str(reply, STRS[i]);
+}
+
+/* The next generation is 9: rank 2 of 3. */
+static void answer_left(const struct er_ctl_msg *request, struct er_ctl_msg *reply)
+{
+    static const uint64_t NEXT[] = {2, 3, 2, 3, 0, 1, 9, 3};
+
+    told->left_generation = request->num[0];
+    if (told->left == LEFT_OVER)
+        reply->status = 1;
+    if (told->left == LEFT_NEXT || told->left == LEFT_SAME)
+        fill_world(reply);
+    for (size_t i = 0; told->left == LEFT_NEXT && i < ER_ARRAY_N(NEXT); i++)
+        reply->num[i] = NEXT[i];
+    agent.page->to_worker.word = 9ull << 8;
 }
 
 _Noreturn static void serve(int listener)
@@ -52,6 +75,10 @@ _Noreturn static void serve(int listener)
         reply.seq = request.seq;
         if (request.type == ER_CTL_HELLO)
             fill_world(&reply);
+        if (request.type == ER_CTL_READY)
+            told->ready_flags = request.num_n > 1 ? request.num[1] : UINT64_MAX;
+        if (request.type == ER_CTL_LEFT)
+            answer_left(&request, &reply);
         n = er_ctl_encode(&reply, packet, sizeof(packet));
         if (send(conn, packet, (size_t)n, MSG_NOSIGNAL) != n)
             _exit(1);
@@ -87,6 +114,8 @@ static struct er_ctx *join(void)
     er_tap_require(listen(listener, 8) == 0);
     setenv("ELASTIC_SOCKET", addr.sun_path, 1);
     make_page();
+    told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    er_tap_require(told != MAP_FAILED);
     agent.pid = fork();
     if (agent.pid == 0)
         serve(listener);
@@ -194,6 +223,42 @@ static void one_first_step_of_many_threads(void)
     leave(race.ctx);
 }
 
+static void who_rejoins_is_of_the_next_generation(void)
+{
+    struct er_ctx *ctx = join();
+    const struct er_world *w = er_world(ctx);
+    struct er_error err = ER_ERROR_INIT;
+
+    er_tap_check(er_ready(ctx, &err) == 0 && told->ready_flags == 0);
+    er_rejoin_offer(ctx);
+    er_tap_check(er_ready(ctx, &err) == 0 && told->ready_flags == ER_CTL_REJOINS);
+    atomic_store(&agent.page->to_worker.word, 7ull << 8 | ER_NOTICE_STOP);
+    er_tap_check(er_rejoin(ctx, 10 * ER_US_PER_S, &err) == 0);
+    er_tap_check(told->left_generation == 7);
+    er_tap_check(w->rank == 2 && w->size == 3 && w->generation == 9 && w->restarts == 3);
+    er_tap_check(!strcmp(w->job, "job") && er_notice(ctx) == ER_NOTICE_NONE);
+    told->left = LEFT_OVER;
+    er_tap_check(er_rejoin(ctx, 10 * ER_US_PER_S, &err) == ER_REJOIN_DONE);
+    er_tap_check(told->left_generation == 9 && w->generation == 9);
+    leave(ctx);
+}
+
+static void an_agent_that_cannot_rejoin_is_told_from_one_that_does(void)
+{
+    struct er_ctx *ctx = join();
+    struct er_error err = ER_ERROR_INIT;
+
+    told->left = LEFT_OLD_AGENT;
+    er_tap_check(er_rejoin(ctx, 10 * ER_US_PER_S, &err) == ER_E_UNSUPPORTED);
+    told->left = LEFT_SAME;
+    er_tap_check(er_rejoin(ctx, 10 * ER_US_PER_S, &err) == ER_E_PROTOCOL);
+    leave(ctx);
+    unsetenv("ELASTIC_SOCKET");
+    er_tap_require(er_open(&ctx, &err) == 0);
+    er_tap_check(er_rejoin(ctx, 10 * ER_US_PER_S, &err) == ER_E_UNSUPPORTED);
+    er_close(ctx);
+}
+
 static void an_agent_that_is_not_there_is_an_error(void)
 {
     struct er_error err = ER_ERROR_INIT;
@@ -231,6 +296,9 @@ int main(int argc, char **argv)
         {"what_was_loaded_is_no_step_of_this_process", what_was_loaded_is_no_step_of_this_process,
          0},
         {"one_first_step_of_many_threads", one_first_step_of_many_threads, 0},
+        {"who_rejoins_is_of_the_next_generation", who_rejoins_is_of_the_next_generation, 0},
+        {"an_agent_that_cannot_rejoin_is_told_from_one_that_does",
+         an_agent_that_cannot_rejoin_is_told_from_one_that_does, 0},
         {"an_agent_that_is_not_there_is_an_error", an_agent_that_is_not_there_is_an_error, 0},
         {"without_an_agent_the_store_is_bounded", without_an_agent_the_store_is_bounded, 0},
     };
