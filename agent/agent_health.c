@@ -281,7 +281,9 @@ bool er_health_holds(const struct er_agent *agent)
 static bool has_succeeded(const struct er_agent *agent)
 {
     for (int i = 0; i < er_group_size(agent->group); i++) {
-        if (er_group_worker(agent->group, i)->exit.kind != ER_EXIT_OK)
+        const struct er_worker *w = er_group_worker(agent->group, i);
+
+        if (er_worker_fsm_alive(&w->fsm) || w->exit.kind != ER_EXIT_OK)
             return false;
     }
     return er_group_size(agent->group) > 0;

@@ -188,6 +188,8 @@ uint64_t er_agent_grace(const struct er_agent *agent);
 
 /* requests.c: what workers ask for. */
 void er_agent_on_request(void *user, struct er_ctlconn *conn, const struct er_ctl_msg *request);
+/* The answer to a worker that has left its generation: the world of the one it is now in. */
+void er_agent_send_world(struct er_agent *agent, struct er_worker *worker);
 void er_agent_drop_requests(struct er_agent *agent);
 
 /* status.c */

@@ -170,13 +170,13 @@ void er_agent_cancel(struct er_agent *agent)
 static void list_ranks(struct er_group *group, char *ret, size_t cap)
 {
     size_t used = 0;
-    int told = 0, left = er_group_alive(group);
+    int told = 0, left = er_group_acting(group);
 
     ret[0] = '\0';
     for (int i = 0; i < er_group_size(group) && told < RANKS_TOLD; i++) {
         const struct er_worker *w = er_group_worker(group, i);
 
-        if (!er_worker_fsm_alive(&w->fsm))
+        if (!er_worker_fsm_alive(&w->fsm) || w->has_left)
             continue;
         used += (size_t)snprintf(ret + used, cap - used, "%s%d", told ? ", " : "", w->rank);
         told++;
@@ -190,7 +190,7 @@ static void say_waiting(struct er_agent *agent, uint64_t now_us)
 {
     uint64_t kill_us = er_group_kill_at(agent->group);
     char ranks[128], kill[64] = "stop.grace is none";
-    int n = alive(agent);
+    int n = er_group_acting(agent->group);
 
     if (n == 0 || agent->stop_signals > 0)
         return;
@@ -272,6 +272,12 @@ static uint64_t time_to_save(const struct er_agent *agent)
     return half_us < SAVE_US ? half_us : SAVE_US;
 }
 
+/* There may be a next generation for this node, and what its workers hold is worth keeping. */
+static bool can_go_on(const struct er_agent *agent)
+{
+    return agent->stop_signals == 0 && !agent->own_exit_code && !agent->draining;
+}
+
 void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
 {
     struct er_agent *agent = user;
@@ -289,6 +295,8 @@ void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
         agent->ladder_us = er_deadline_in(now_us, time_to_save(agent));
     } else if (agent->ladder_us == ER_FOREVER) {
         agent->waiting_us = now_us + WAITING_US;
+        if (can_go_on(agent) && er_group_leave(agent->group, now_us, er_agent_grace(agent)))
+            return;
         er_group_stop(agent->group, now_us, er_agent_grace(agent));
     }
 }

@@ -204,10 +204,13 @@ static void on_exited(void *user, struct er_worker *w)
         say_result(agent, NULL);
 }
 
+/* Nobody acts in the generation any more: its workers are gone, or wait for the next one. */
 static void on_gone(void *user)
 {
     struct er_agent *agent = user;
 
+    if (agent->left_said)
+        return; /* who waited has ended as well */
     er_recovery_gone(&agent->recovery, agent->group, er_now_us());
     er_agent_report_drops(agent, er_now_us());
     agent->ladder_us = agent->waiting_us = ER_FOREVER;
@@ -280,18 +283,68 @@ static void say_generation(struct er_agent *agent, const struct er_assignment *a
                  a->first_rank + a->local_size - 1);
 }
 
-void er_agent_on_start(void *user, const struct er_assignment *a)
+/* Those that waited for it are in the generation; the others' successors have been started. */
+static void say_kept(struct er_agent *agent, const struct er_assignment *a)
+{
+    int n = er_group_size(agent->group), kept = 0;
+
+    for (int i = 0; i < n; i++)
+        kept += er_group_worker(agent->group, i)->has_left;
+    er_agent_say(
+        agent, "generation %llu (%s): %d of %d worker%s kept their memory, %d started anew",
+        (unsigned long long)a->generation, a->reason, kept, n, n == 1 ? "" : "s", n - kept);
+}
+
+static int go_on_with_group(struct er_agent *agent, const struct er_assignment *a,
+                            struct er_error *err)
+{
+    int rc = er_group_rejoin(agent->group, a, err);
+
+    if (rc)
+        return rc;
+    say_kept(agent, a);
+    for (int i = 0; i < er_group_size(agent->group); i++) {
+        struct er_worker *w = er_group_worker(agent->group, i);
+
+        if (w->has_left)
+            er_agent_send_world(agent, w);
+    }
+    return 0;
+}
+
+static int start_group(struct er_agent *agent, const struct er_assignment *a, struct er_error *err)
 {
     static const struct er_group_callbacks CALLBACKS = {
-        .exited = on_exited, .gone = on_gone, .stuck = on_stuck};
+        .exited = on_exited, .gone = on_gone, .parted = on_gone, .stuck = on_stuck};
+
+    if (agent->group && er_group_parted(agent->group) &&
+        er_group_size(agent->group) == a->local_size)
+        return go_on_with_group(agent, a, err);
+    er_group_free(agent->group);
+    agent->group = NULL;
+    return er_group_start(&agent->group, &agent->group_ctx, a, &CALLBACKS, agent, err);
+}
+
+static void event_started(struct er_agent *agent, const struct er_assignment *a)
+{
+    for (int i = 0; agent->group && i < er_group_size(agent->group); i++) {
+        struct er_worker *w = er_group_worker(agent->group, i);
+
+        if (!w->kept_us)
+            er_event(&agent->events, "worker_started", ER_SEVERITY_INFO, a->generation,
+                     "A worker was started.", ER_INT("rank", w->rank),
+                     ER_INT("local_rank", w->local_rank), ER_INT("pid", w->pid));
+    }
+}
+
+void er_agent_on_start(void *user, const struct er_assignment *a)
+{
     struct er_agent *agent = user;
     struct er_error err = ER_ERROR_INIT;
     int rc;
 
     if (er_gpu_wait_hold(agent, a))
         return;
-    er_group_free(agent->group);
-    agent->group = NULL;
     agent->stop_wanted = agent->left_said = agent->result_said = agent->draining = false;
     snprintf(agent->events.run, sizeof(agent->events.run), "%s", a->run);
     er_barriers_begin(agent->barriers, a);
@@ -299,14 +352,8 @@ void er_agent_on_start(void *user, const struct er_assignment *a)
     er_recovery_started(&agent->recovery, a->reason, er_now_us());
     agent->ever_started = true;
     say_generation(agent, a);
-    rc = er_group_start(&agent->group, &agent->group_ctx, a, &CALLBACKS, agent, &err);
-    for (int i = 0; agent->group && i < er_group_size(agent->group); i++) {
-        struct er_worker *w = er_group_worker(agent->group, i);
-
-        er_event(&agent->events, "worker_started", ER_SEVERITY_INFO, a->generation,
-                 "A worker was started.", ER_INT("rank", w->rank),
-                 ER_INT("local_rank", w->local_rank), ER_INT("pid", w->pid));
-    }
+    rc = start_group(agent, a, &err);
+    event_started(agent, a);
     if (rc)
         start_failed(agent, a, rc, &err);
 }

@@ -12,48 +12,30 @@
 #include <unistd.h>
 
 #include "agent/env.h"
+#include "agent/group_internal.h"
 #include "agent/helper.h"
 #include "agent/orphan.h"
 #include "agent/spawn.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 
-#define SWEEP_EVERY_US (20 * ER_US_PER_MS) /* a backstop: SIGCHLD drives the sweep */
-#define FREE_WAIT_US   (10 * ER_US_PER_S)
-#define REAPED_MAX     10000 /* in one go */
-#define PARENTS_MAX    32    /* shells and launchers between a worker and who speaks for it */
+#define FREE_WAIT_US (10 * ER_US_PER_S)
+#define REAPED_MAX   10000 /* in one go */
+#define PARENTS_MAX  32    /* shells and launchers between a worker and who speaks for it */
 
-struct er_group {
-    const struct er_group_context *ctx;
-    struct er_assignment a;
-    struct er_group_callbacks callbacks;
-    void *user;
-    struct er_worker *workers;  /* n of them */
-    int n, alive_n, prepared_n; /* workers[n .. prepared_n - 1]: no process, after a failure */
-    char *program, **paths;     /* owned; the last one looked up, and where all lie */
-    int path_n;
-    int report_fd; /* of spawn failures; -1 after its end of file */
-    struct er_loop_source *report;
-    bool stopping, childless, gone;
-    uint64_t grace_end_us;         /* of the ladder, ER_FOREVER unless stopping */
-    uint64_t sweep_us;             /* next look, once none is alive */
-    uint64_t kill_us;              /* when the killing began, 0: not yet */
-    struct er_logfile filtered[2]; /* lines of all workers that log.duplicate_* choose */
-};
-
-static void step_worker(struct er_group *g, struct er_worker *w, enum er_worker_event_kind kind,
-                        uint64_t now_us, uint64_t grace_us)
+void er_group_step_worker(struct er_group *g, struct er_worker *w, enum er_worker_event_kind kind,
+                          uint64_t now_us, uint64_t grace_us)
 {
     const struct er_worker_event event = {.kind = kind, .now_us = now_us, .grace_us = grace_us};
 
     er_worker_act(w, er_worker_fsm_step(&w->fsm, &event), g->ctx->config->stop.signal);
 }
 
-static void step_all(struct er_group *g, enum er_worker_event_kind kind, uint64_t now_us,
-                     uint64_t grace_us)
+void er_group_step_all(struct er_group *g, enum er_worker_event_kind kind, uint64_t now_us,
+                       uint64_t grace_us)
 {
     for (int i = 0; i < g->n; i++)
-        step_worker(g, &g->workers[i], kind, now_us, grace_us);
+        er_group_step_worker(g, &g->workers[i], kind, now_us, grace_us);
 }
 
 static void note_failure(struct er_group *g, const struct er_spawn_failure *failure)
@@ -92,7 +74,7 @@ static void read_report(struct er_group *g)
     er_cleanup_fd(&g->report_fd);
     for (int i = 0; i < g->n; i++) {
         if (!g->workers[i].exec_errno)
-            step_worker(g, &g->workers[i], ER_WORKER_EV_EXECED, 0, 0);
+            er_group_step_worker(g, &g->workers[i], ER_WORKER_EV_EXECED, 0, 0);
     }
 }
 
@@ -127,9 +109,10 @@ static void end_worker(struct er_group *g, struct er_worker *w)
         kill(-w->pid, SIGKILL);
     if (waitpid(w->pid, &status, WNOHANG) != w->pid)
         return;
-    step_worker(g, w, ER_WORKER_EV_EXITED, now_us, 0);
+    er_group_step_worker(g, w, ER_WORKER_EV_EXITED, now_us, 0);
     er_worker_ended(w, status, killed_for_memory(g, w), now_us);
     g->alive_n--;
+    er_group_turn_away(w);
     g->callbacks.exited(g->user, w);
 }
 
@@ -233,64 +216,91 @@ static int find_program(struct er_group *g, const char *name, struct er_error *e
     return 0;
 }
 
-static int prepare_workers(struct er_group *g, struct er_error *err)
+int er_group_prepare_worker(struct er_group *g, int i, struct er_error *err)
 {
-    int rc = er_worker_open_filtered(g->filtered, g->ctx, &g->a, err);
+    struct er_worker *w = &g->workers[i];
+    char **argv = NULL;
+    int rc;
 
-    for (int i = 0; !rc && i < g->a.local_size; i++) {
-        char **argv = NULL;
-
-        g->workers[i].local_rank = i;
-        g->workers[i].group = g;
-        g->workers[i].pidfd = -1;
-        for (int s = 0; s < 2; s++)
-            g->workers[i].filtered[s] = g->filtered[s].path ? &g->filtered[s] : NULL;
-        rc = er_worker_argv(g->ctx, &g->a, i, &argv, err);
-        if (!rc && (rc = find_program(g, argv[0], err)))
-            er_worker_argv_free(argv);
-        if (!rc) {
-            g->prepared_n++;
-            rc = er_worker_prepare(&g->workers[i], g->ctx, &g->a, g->paths[g->path_n - 1], argv,
-                                   stdin_for(g), err);
-        }
+    w->local_rank = i;
+    w->group = g;
+    w->pidfd = -1;
+    for (int s = 0; s < 2; s++)
+        w->filtered[s] = g->filtered[s].path ? &g->filtered[s] : NULL;
+    rc = er_worker_argv(g->ctx, &g->a, i, &argv, err);
+    if (!rc && (rc = find_program(g, argv[0], err)))
+        er_worker_argv_free(argv);
+    if (!rc) {
+        g->prepared_n = i < g->prepared_n ? g->prepared_n : i + 1;
+        rc = er_worker_prepare(w, g->ctx, &g->a, g->paths[g->path_n - 1], argv, stdin_for(g), err);
     }
     return rc;
 }
 
-static int spawn_workers(struct er_group *g, int report_fd, struct er_error *err)
+static int spawn_worker(struct er_group *g, int i, int report_fd, struct er_error *err)
 {
     struct er_cgroup *cgroup = g->ctx->cgroup;
-    int rc = 0;
+    ER_CLEANUP(er_cleanup_fd) int fd = -1;
+    int rc;
 
-    for (int i = 0; !rc && i < g->a.local_size; i++) {
-        ER_CLEANUP(er_cleanup_fd) int fd = -1;
-
-        g->workers[i].oom_seen = cgroup->ops->oom_kills(cgroup, i); /* an older one's */
-        rc = cgroup->ops->worker(cgroup, i, &fd, err);
-        if (!rc)
-            rc = er_worker_spawn(&g->workers[i], g->ctx, fd, report_fd, err);
-        if (!rc) {
-            g->n++;
-            g->alive_n++;
-        }
+    g->workers[i].oom_seen = cgroup->ops->oom_kills(cgroup, i); /* an older one's */
+    rc = cgroup->ops->worker(cgroup, i, &fd, err);
+    if (!rc)
+        rc = er_worker_spawn(&g->workers[i], g->ctx, fd, report_fd, err);
+    if (!rc) {
+        g->n = i < g->n ? g->n : i + 1;
+        g->alive_n++;
     }
-    for (int i = 0; i < g->prepared_n; i++)
-        er_worker_launched(&g->workers[i]);
     return rc;
 }
 
 /* SIGCHLD would do; the pidfd tells without the detour and cannot be lost. */
-static int watch_workers(struct er_group *g, struct er_error *err)
+static int watch_worker(struct er_group *g, int i, struct er_error *err)
 {
-    int rc = 0;
+    return er_loop_io(g->ctx->loop, g->workers[i].pidfd, EPOLLIN, ER_PRIORITY_CHILD, on_pidfd,
+                      &g->workers[i], &g->workers[i].source, err);
+}
 
-    for (int i = 0; !rc && i < g->n; i++)
-        rc = er_loop_io(g->ctx->loop, g->workers[i].pidfd, EPOLLIN, ER_PRIORITY_CHILD, on_pidfd,
-                        &g->workers[i], &g->workers[i].source, err);
+/* Workers that are prepared and have no process yet. */
+int er_group_launch(struct er_group *g, struct er_error *err)
+{
+    int pair[2], rc;
+
+    if (pipe2(pair, O_CLOEXEC) < 0)
+        return er_error_errno(err, "make a pipe");
+    g->report_fd = pair[0];
+    rc = er_fd_nonblock(pair[0]);
+    if (rc)
+        er_error_set(err, rc, "make a pipe non-blocking: %s", er_error_name(rc));
+    for (int i = 0; !rc && i < g->a.local_size; i++)
+        rc = g->workers[i].launch ? spawn_worker(g, i, pair[1], err) : 0;
+    close(pair[1]);
+    for (int i = 0; i < g->prepared_n; i++) {
+        if (!g->workers[i].launch)
+            continue;
+        er_worker_launched(&g->workers[i]);
+        if (!rc)
+            rc = watch_worker(g, i, err);
+    }
     if (!rc)
         rc = er_loop_io(g->ctx->loop, g->report_fd, EPOLLIN, ER_PRIORITY_CHILD, on_report, g,
                         &g->report, err);
     return rc;
+}
+
+static int allocate(struct er_group *g, size_t n)
+{
+    g->workers = calloc(n, sizeof(*g->workers));
+    g->paths = calloc(n, sizeof(*g->paths));
+    g->spared = calloc(n + ER_HELPERS_MAX, sizeof(*g->spared));
+    return g->workers && g->paths && g->spared ? 0 : -ENOMEM;
+}
+
+static void free_arrays(struct er_group *g)
+{
+    free(g->workers);
+    free(g->paths);
+    free(g->spared);
 }
 
 int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
@@ -298,12 +308,11 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
                    void *user, struct er_error *err)
 {
     struct er_group *g = calloc(1, sizeof(*g));
-    int pair[2], rc;
+    int rc;
 
-    if (!g || !(g->workers = calloc((size_t)a->local_size, sizeof(*g->workers))) ||
-        !(g->paths = calloc((size_t)a->local_size, sizeof(*g->paths)))) {
+    if (!g || allocate(g, (size_t)a->local_size) < 0) {
         if (g)
-            free(g->workers);
+            free_arrays(g);
         free(g);
         return er_error_set(err, -ENOMEM, "workers: out of memory");
     }
@@ -313,23 +322,16 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     g->user = user;
     g->report_fd = -1;
     g->grace_end_us = ER_FOREVER;
+    g->unasked_us = er_config_lease_ttl(ctx->config) + ER_GROUP_UNASKED_US;
     *ret = g;
-    rc = prepare_workers(g, err);
+    rc = er_worker_open_filtered(g->filtered, g->ctx, &g->a, err);
+    for (int i = 0; !rc && i < a->local_size; i++)
+        rc = er_group_prepare_worker(g, i, err);
     if (!rc)
         rc = ctx->cgroup->ops->begin(ctx->cgroup, err);
     if (rc)
         return rc;
-    if (pipe2(pair, O_CLOEXEC) < 0)
-        return er_error_errno(err, "make a pipe");
-    g->report_fd = pair[0];
-    rc = er_fd_nonblock(pair[0]);
-    if (rc)
-        er_error_set(err, rc, "make a pipe non-blocking: %s", er_error_name(rc));
-    if (!rc)
-        rc = spawn_workers(g, pair[1], err);
-    close(pair[1]);
-    if (!rc)
-        rc = watch_workers(g, err);
+    rc = er_group_launch(g, err);
     if (rc)
         er_group_stop(g, er_now_us(), 0);
     return rc;
@@ -340,19 +342,24 @@ void er_group_stop(struct er_group *g, uint64_t now_us, uint64_t grace_us)
     uint64_t end_us = er_deadline_in(now_us, grace_us);
 
     g->stopping = true;
+    g->leaving = g->parted = false;
     if (end_us < g->grace_end_us)
         g->grace_end_us = end_us;
     if (grace_us == 0) {
-        step_all(g, ER_WORKER_EV_KILL, now_us, 0);
+        er_group_step_all(g, ER_WORKER_EV_KILL, now_us, 0);
         g->ctx->cgroup->ops->kill(g->ctx->cgroup);
         return;
     }
-    step_all(g, ER_WORKER_EV_STOP, now_us, grace_us);
-    step_all(g, ER_WORKER_EV_HURRY, now_us, grace_us);
+    er_group_step_all(g, ER_WORKER_EV_STOP, now_us, grace_us);
+    er_group_step_all(g, ER_WORKER_EV_HURRY, now_us, grace_us);
+    for (int i = 0; i < g->n; i++)
+        er_group_turn_away(&g->workers[i]);
 }
 
 bool er_group_drain(struct er_group *g)
 {
+    if (g->leaving)
+        return false;
     for (int i = 0; i < g->n; i++) {
         if (er_worker_fsm_alive(&g->workers[i].fsm) && !g->workers[i].spoke)
             return false;
@@ -364,7 +371,7 @@ bool er_group_drain(struct er_group *g)
 
 uint64_t er_group_kill_at(const struct er_group *g)
 {
-    return g->grace_end_us;
+    return g->leaving ? g->leave_end_us : g->grace_end_us;
 }
 
 void er_group_signal(struct er_group *g, int sig)
@@ -373,6 +380,26 @@ void er_group_signal(struct er_group *g, int sig)
         if (er_worker_fsm_alive(&g->workers[i].fsm))
             kill(-g->workers[i].pid, sig);
     }
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The first worker that is out of time: on the ladder, or because it left unasked. */
+static uint64_t workers_deadline(const struct er_group *g)
+{
+    uint64_t deadline_us = ER_FOREVER;
+
+    for (int i = 0; i < g->n; i++) {
+        const struct er_worker *w = &g->workers[i];
+
+        deadline_us = earlier(deadline_us, w->fsm.deadline_us);
+        if (w->has_left && !g->leaving && !g->stopping)
+            deadline_us = earlier(deadline_us, w->left_us + g->unasked_us);
+    }
+    return deadline_us;
 }
 
 uint64_t er_group_deadline(const struct er_group *g)
@@ -387,11 +414,9 @@ uint64_t er_group_deadline(const struct er_group *g)
         deadline_us = g->kill_us + er_orphan_patience_us();
     else if (g->stopping)
         deadline_us = g->grace_end_us;
-    for (int i = 0; g->stopping && i < g->n; i++) {
-        if (g->workers[i].fsm.deadline_us < deadline_us)
-            deadline_us = g->workers[i].fsm.deadline_us;
-    }
-    return deadline_us;
+    if (g->leaving && !g->parted && er_group_acting(g) == 0)
+        deadline_us = earlier(deadline_us, g->sweep_us);
+    return earlier(deadline_us, workers_deadline(g));
 }
 
 /* Somebody who got the stop signal along with a worker is still at it. */
@@ -440,7 +465,7 @@ static void sweep(struct er_group *g, uint64_t now_us)
         er_orphan_pass(SIGKILL, helpers, helpers_n);
         g->kill_us = g->kill_us ? g->kill_us : now_us;
     }
-    g->sweep_us = now_us + SWEEP_EVERY_US;
+    g->sweep_us = now_us + ER_GROUP_SWEEP_US;
 }
 
 /* What was killed long ago and is still there runs no code of its own any more: the job goes on
@@ -458,7 +483,7 @@ static void abandon(struct er_group *g)
         if (!er_worker_fsm_alive(&w->fsm))
             continue;
         pid = w->pid;
-        step_worker(g, w, ER_WORKER_EV_EXITED, 0, 0);
+        er_group_step_worker(g, w, ER_WORKER_EV_EXITED, 0, 0);
         g->alive_n--;
     }
     er_orphan_describe(pid, who, sizeof(who));
@@ -476,7 +501,11 @@ void er_group_step(struct er_group *g, uint64_t now_us)
         g->kill_us = g->kill_us ? g->kill_us : now_us;
     }
     if (g->stopping)
-        step_all(g, ER_WORKER_EV_TIME, now_us, 0);
+        er_group_step_all(g, ER_WORKER_EV_TIME, now_us, 0);
+    else if (g->leaving)
+        er_group_step_leaving(g, now_us);
+    else
+        er_group_kill_deserters(g, now_us);
     if (g->alive_n == 0)
         sweep(g, now_us);
     if (!g->gone && g->kill_us && now_us >= g->kill_us + er_orphan_patience_us())
@@ -502,7 +531,7 @@ void er_group_free(struct er_group *g)
         for (int i = 0; i < g->n; i++) {
             if (er_worker_fsm_alive(&g->workers[i].fsm) &&
                 waitpid(g->workers[i].pid, NULL, WNOHANG) != 0) {
-                step_worker(g, &g->workers[i], ER_WORKER_EV_EXITED, 0, 0);
+                er_group_step_worker(g, &g->workers[i], ER_WORKER_EV_EXITED, 0, 0);
                 g->alive_n--;
             }
         }
@@ -510,16 +539,17 @@ void er_group_free(struct er_group *g)
     }
     er_loop_source_free(g->report);
     er_cleanup_fd(&g->report_fd);
+    for (int i = 0; i < g->n; i++)
+        er_group_turn_away(&g->workers[i]);
     for (int i = 0; i < g->prepared_n; i++)
         er_worker_done(&g->workers[i]);
     er_logfile_done(&g->filtered[0]);
     er_logfile_done(&g->filtered[1]);
     for (int i = 0; i < g->path_n; i++)
         free(g->paths[i]);
-    free(g->paths);
     free(g->program);
     g->ctx->cgroup->ops->end(g->ctx->cgroup);
-    free(g->workers);
+    free_arrays(g);
     free(g);
 }
 
@@ -547,6 +577,6 @@ bool er_group_ready(struct er_group *g, struct er_worker *w, uint64_t now_us)
 {
     enum er_worker_state before = w->fsm.state;
 
-    step_worker(g, w, ER_WORKER_EV_READY, now_us, 0);
+    er_group_step_worker(g, w, ER_WORKER_EV_READY, now_us, 0);
     return before != w->fsm.state;
 }

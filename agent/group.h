@@ -5,6 +5,12 @@
  *
  *   start -> running -> (each worker ends) -> none alive -> sweep -> gone
  *                 \-- stop: ladder for each --/
+ *
+ * Workers that can live on leave the generation instead, and the group goes on with them in the
+ * next:
+ *
+ *   running -> leave: notice -> (each has left, or has ended) -> sweep -> parted -> rejoin ->
+ * running
  */
 #include "agent/worker.h"
 
@@ -15,6 +21,9 @@ struct er_group;
 struct er_group_callbacks {
     void (*exited)(void *user, struct er_worker *worker); /* judged by the callee */
     void (*gone)(void *user);                             /* once, from er_group_step() */
+    /* Nobody acts in the generation any more, and somebody is left for the next: er_group_rejoin()
+     * or er_group_stop(). From er_group_step(). */
+    void (*parted)(void *user);
     /* Before gone(): somebody was killed and does not end (in the kernel, or held by a debugger).
      * No code of its own runs any more, but what it holds (a device, memory) may stay taken. */
     void (*stuck)(void *user, const char *who);
@@ -35,6 +44,21 @@ void er_group_free(struct er_group *group);
 /* First rung of the ladder for every living worker; grace_us 0: KILL at once. Called again it can
  * only shorten the grace. */
 void er_group_stop(struct er_group *group, uint64_t now_us, uint64_t grace_us);
+/* Ends the generation, but not the workers that can live on: they are told, and have `grace_us` to
+ * leave; the others get the ladder. False: there are none such, nothing was done. What the ended
+ * ones left behind is ended; processes that the living ones have detached from themselves (double
+ * fork) cannot be told from it. */
+bool er_group_leave(struct er_group *group, uint64_t now_us, uint64_t grace_us);
+/* `worker` has left its generation, and asked for the next one in request `seq` of `conn`. */
+void er_group_left(struct er_group *group, struct er_worker *worker, struct er_ctlconn *conn,
+                   uint32_t seq, uint64_t now_us);
+bool er_group_parted(const struct er_group *group);
+/* The group goes on in generation `a`, which has as many local workers: those that wait are its
+ * workers (and are owed an answer), in the place of the others new ones are started. Errors as
+ * er_group_start(); then all are being killed. Parted groups only. */
+int er_group_rejoin(struct er_group *group, const struct er_assignment *a, struct er_error *err);
+/* Living workers that have not left their generation. */
+int er_group_acting(const struct er_group *group);
 /* The notice DRAIN to all, when every living worker speaks libelastic; false: nothing was done. */
 bool er_group_drain(struct er_group *group);
 /* When KILL comes for the workers that are being stopped; ER_FOREVER: it does not. */

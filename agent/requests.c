@@ -112,12 +112,40 @@ static void on_driver(void *user, int rc, const void *value, size_t n)
     free_request(r);
 }
 
+static void fill_world(struct er_agent *agent, const struct er_worker *w, struct er_ctl_msg *ret)
+{
+    const struct er_assignment *a = er_group_assignment(agent->group);
+    const char *dir = agent->config->checkpoint.dir;
+
+    ret->type = ER_CTL_WORLD;
+    er_ctl_num(ret, (uint64_t)w->rank);
+    er_ctl_num(ret, (uint64_t)a->world_size);
+    er_ctl_num(ret, (uint64_t)w->local_rank);
+    er_ctl_num(ret, (uint64_t)a->local_size);
+    er_ctl_num(ret, (uint64_t)a->node_rank);
+    er_ctl_num(ret, (uint64_t)a->nnodes);
+    er_ctl_num(ret, a->generation);
+    er_ctl_num(ret, a->restarts);
+    er_ctl_str(ret, agent->config->name);
+    er_ctl_str(ret, a->run);
+    er_ctl_str(ret, agent->config->node.id);
+    er_ctl_str(ret, dir ? dir : "");
+}
+
+void er_agent_send_world(struct er_agent *agent, struct er_worker *w)
+{
+    struct er_ctl_msg reply = {0};
+
+    w->spoke_us = er_now_us();
+    w->has_left = false;
+    fill_world(agent, w, &reply);
+    er_ticket_answer(&w->left, &reply);
+}
+
 static void on_hello(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                      const struct er_ctl_msg *m)
 {
-    const struct er_assignment *a = er_group_assignment(agent->group);
-    struct er_ctl_msg reply = {.type = ER_CTL_WORLD};
-    const char *dir = agent->config->checkpoint.dir;
+    struct er_ctl_msg reply = {0};
 
     if (m->num[0] != ER_CTL_PROTOCOL) {
         char text[96];
@@ -130,19 +158,14 @@ static void on_hello(struct er_agent *agent, struct er_worker *w, struct er_ctlc
     if (!w->spoke)
         w->spoke_us = er_now_us();
     w->spoke = true;
-    er_ctl_num(&reply, (uint64_t)w->rank);
-    er_ctl_num(&reply, (uint64_t)a->world_size);
-    er_ctl_num(&reply, (uint64_t)w->local_rank);
-    er_ctl_num(&reply, (uint64_t)a->local_size);
-    er_ctl_num(&reply, (uint64_t)a->node_rank);
-    er_ctl_num(&reply, (uint64_t)a->nnodes);
-    er_ctl_num(&reply, a->generation);
-    er_ctl_num(&reply, a->restarts);
-    er_ctl_str(&reply, agent->config->name);
-    er_ctl_str(&reply, a->run);
-    er_ctl_str(&reply, agent->config->node.id);
-    er_ctl_str(&reply, dir ? dir : "");
+    fill_world(agent, w, &reply);
     er_ctlconn_answer(conn, m->seq, &reply);
+}
+
+/* Of its process, or of the generation into which it came alive. */
+static uint64_t start_of(const struct er_worker *w)
+{
+    return w->kept_us ? w->kept_us : w->started_us;
 }
 
 static void on_ready(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
@@ -150,11 +173,12 @@ static void on_ready(struct er_agent *agent, struct er_worker *w, struct er_ctlc
 {
     uint64_t now_us = er_now_us();
 
+    w->rejoins |= m->num_n > 1 && (m->num[1] & ER_CTL_REJOINS);
     if (er_group_ready(agent->group, w, now_us)) {
         w->ready_us = now_us;
         er_event(&agent->events, "worker_ready", ER_SEVERITY_INFO, w->generation,
                  "A worker is set up.", ER_INT("rank", w->rank),
-                 ER_NUM("start_ms", (double)(now_us - w->started_us) / 1e3));
+                 ER_NUM("start_ms", (double)(now_us - start_of(w)) / 1e3));
     }
     er_ctlconn_status(conn, m->seq, 0, NULL);
 }
@@ -338,6 +362,12 @@ static void on_fail(struct er_agent *agent, struct er_worker *w, struct er_ctlco
     er_ctlconn_status(conn, m->seq, 0, NULL);
 }
 
+static void on_left(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
+                    const struct er_ctl_msg *m)
+{
+    er_group_left(agent->group, w, conn, m->seq, er_now_us());
+}
+
 static void on_nothing(struct er_agent *agent, struct er_worker *w, struct er_ctlconn *conn,
                        const struct er_ctl_msg *m)
 {
@@ -353,21 +383,21 @@ static const struct {
     [ER_CTL_KV_PUT] = {on_put, true},    [ER_CTL_KV_GET] = {on_get, true},
     [ER_CTL_KV_ADD] = {on_add, true},    [ER_CTL_BARRIER] = {on_barrier, true},
     [ER_CTL_COMMIT] = {on_commit, true}, [ER_CTL_LOADED] = {on_loaded, true},
-    [ER_CTL_LEFT] = {on_nothing, true},  [ER_CTL_FAIL] = {on_fail, false},
+    [ER_CTL_LEFT] = {on_left, true},     [ER_CTL_FAIL] = {on_fail, false},
     [ER_CTL_BYE] = {on_nothing, false},
 };
 
-/* The worker that speaks: found by its process once, then remembered. NULL: it is none of the
- * running generation. */
+/* The worker that speaks: found by its process once in a generation, then remembered. NULL: it is
+ * none of the running generation. */
 static struct er_worker *speaker(struct er_agent *agent, struct er_ctlconn *conn)
 {
     struct er_ctl_peer *peer = er_ctlconn_peer(conn);
     uint64_t generation = agent->group ? er_group_assignment(agent->group)->generation : 0;
     struct er_worker *w;
 
-    if (!agent->group || (peer->local_rank >= 0 && peer->generation != generation))
+    if (!agent->group)
         return NULL;
-    if (peer->local_rank >= 0)
+    if (peer->local_rank >= 0 && peer->generation == generation)
         return er_group_worker(agent->group, peer->local_rank);
     w = er_group_worker_of(agent->group, peer->pid);
     if (w) {

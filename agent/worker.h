@@ -2,6 +2,7 @@
 /* One worker process of this node: what it is started with, what is known of it, how it ended. */
 #include "agent/cgroup.h"
 #include "agent/config.h"
+#include "agent/ctlserver.h"
 #include "agent/exit.h"
 #include "agent/logfwd.h"
 #include "agent/policy.h"
@@ -43,7 +44,12 @@ struct er_worker {
     char *message;                  /* owned; its own word about its failure, NULL none */
     char *traceback;                /* owned; from the error file, NULL none */
     bool spoke;                     /* said HELLO: it speaks libelastic */
-    bool killed;                    /* the ladder's last rung was needed */
+    bool rejoins;                   /* it answers a STOP by leaving, and lives on */
+    bool has_left;                  /* its generation; `left` is owed the next one */
+    struct er_ticket left;
+    uint64_t left_us;
+    bool killed;      /* the ladder's last rung was needed */
+    uint64_t kept_us; /* when it was taken over into this generation; 0: it started in it */
     uint64_t started_us, spoke_us, ready_us, loaded_us, exited_us;
     int exec_errno, exec_step;
     uint64_t oom_seen; /* deaths by memory in its cgroup that are not its own */
@@ -80,6 +86,10 @@ int er_worker_spawn(struct er_worker *w, const struct er_group_context *ctx, int
                     int report_fd, struct er_error *err);
 void er_worker_launched(struct er_worker *w);
 void er_worker_launch_free(struct er_worker_launch *launch); /* NULL is fine */
+
+/* A living process becomes local worker of `a`: rank, page, the link to its logs. */
+void er_worker_adopt(struct er_worker *w, const struct er_group_context *ctx,
+                     const struct er_assignment *a, uint64_t now_us);
 
 /* Carry out a set of enum er_worker_action. */
 void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal);

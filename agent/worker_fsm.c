@@ -11,7 +11,7 @@ static const unsigned ALLOWED[ER_WORKER_STATE_COUNT] = {
     [ER_WORKER_SPAWNING] = BIT(UP) | BIT(READY) | BIT(STOPPING) | BIT(KILLING) | BIT(EXITED),
     [ER_WORKER_UP] = BIT(READY) | BIT(STOPPING) | BIT(KILLING) | BIT(EXITED),
     [ER_WORKER_READY] = BIT(STOPPING) | BIT(KILLING) | BIT(EXITED),
-    [ER_WORKER_STOPPING] = BIT(KILLING) | BIT(EXITED),
+    [ER_WORKER_STOPPING] = BIT(UP) | BIT(STOPPING) | BIT(KILLING) | BIT(EXITED),
     [ER_WORKER_KILLING] = BIT(EXITED),
     [ER_WORKER_EXITED] = 0,
 };
@@ -48,8 +48,39 @@ static unsigned on_stop(struct er_worker_fsm *fsm, const struct er_worker_event 
 {
     set_state(fsm, ER_WORKER_STOPPING);
     fsm->deadline_us = er_deadline_in(event->now_us, event->grace_us);
-    fsm->stopped_by_us = true;
+    fsm->stopped_by_us = fsm->signaled = true;
     return ER_WORKER_ACT_NOTICE | ER_WORKER_ACT_SIGNAL;
+}
+
+/* It was asked to leave, and now everything is over. */
+static unsigned on_stop_after_leave(struct er_worker_fsm *fsm, const struct er_worker_event *event)
+{
+    return fsm->signaled ? 0 : on_stop(fsm, event);
+}
+
+static unsigned on_leave(struct er_worker_fsm *fsm, const struct er_worker_event *event)
+{
+    set_state(fsm, ER_WORKER_STOPPING);
+    fsm->deadline_us = er_deadline_in(event->now_us, event->grace_us);
+    fsm->stopped_by_us = true;
+    return ER_WORKER_ACT_NOTICE;
+}
+
+static unsigned on_left(struct er_worker_fsm *fsm, const struct er_worker_event *event)
+{
+    if (!fsm->signaled)
+        fsm->deadline_us = ER_FOREVER;
+    return 0;
+}
+
+static unsigned on_rejoin(struct er_worker_fsm *fsm, const struct er_worker_event *event)
+{
+    if (fsm->signaled)
+        return 0;
+    set_state(fsm, ER_WORKER_UP);
+    fsm->deadline_us = ER_FOREVER;
+    fsm->stopped_by_us = false;
+    return 0;
 }
 
 static unsigned on_hurry(struct er_worker_fsm *fsm, const struct er_worker_event *event)
@@ -82,12 +113,17 @@ static const handler_fn HANDLERS[ER_WORKER_STATE_COUNT][ER_WORKER_EV_COUNT] = {
                             [ER_WORKER_EV_EXITED] = on_exited},
     [ER_WORKER_UP] = {[ER_WORKER_EV_READY] = on_ready,
                       [ER_WORKER_EV_STOP] = on_stop,
+                      [ER_WORKER_EV_LEAVE] = on_leave,
                       [ER_WORKER_EV_KILL] = on_kill,
                       [ER_WORKER_EV_EXITED] = on_exited},
     [ER_WORKER_READY] = {[ER_WORKER_EV_STOP] = on_stop,
+                         [ER_WORKER_EV_LEAVE] = on_leave,
                          [ER_WORKER_EV_KILL] = on_kill,
                          [ER_WORKER_EV_EXITED] = on_exited},
-    [ER_WORKER_STOPPING] = {[ER_WORKER_EV_HURRY] = on_hurry,
+    [ER_WORKER_STOPPING] = {[ER_WORKER_EV_STOP] = on_stop_after_leave,
+                            [ER_WORKER_EV_LEFT] = on_left,
+                            [ER_WORKER_EV_REJOIN] = on_rejoin,
+                            [ER_WORKER_EV_HURRY] = on_hurry,
                             [ER_WORKER_EV_KILL] = on_kill,
                             [ER_WORKER_EV_TIME] = on_time,
                             [ER_WORKER_EV_EXITED] = on_exited},

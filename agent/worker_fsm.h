@@ -9,6 +9,12 @@
  *        |               |              |        |                                 |
  *        +--- exited ----+--- exited ---+--------+----------- exited --------------+---> EXITED
  *
+ * A worker that can live on in the next generation is not signalled but asked to leave this one: it
+ * is STOPPING until it has left, then waits there without a deadline, and is UP again when it
+ * rejoins.
+ *
+ *     UP, READY --- leave ---> STOPPING --- left, rejoin ---> UP
+ *
  * `kill` leads from any living state to KILLING. Every step returns the actions to carry out, in
  * the order of their bits. Time comes in, nothing goes out: no I/O, no clock, no allocation.
  */
@@ -36,6 +42,9 @@ enum er_worker_event_kind {
     ER_WORKER_EV_EXECED, /* the program runs */
     ER_WORKER_EV_READY,  /* the worker says it is set up */
     ER_WORKER_EV_STOP,   /* first rung of the ladder, with `grace_us` */
+    ER_WORKER_EV_LEAVE,  /* instead: the notice alone; KILL after `grace_us` */
+    ER_WORKER_EV_LEFT,   /* the worker has left the generation, and waits for the next */
+    ER_WORKER_EV_REJOIN, /* which is here */
     ER_WORKER_EV_HURRY,  /* the grace ends `grace_us` from now at the latest */
     ER_WORKER_EV_KILL,
     ER_WORKER_EV_TIME, /* the clock reached the deadline */
@@ -58,7 +67,8 @@ enum er_worker_action {
 struct er_worker_fsm {
     enum er_worker_state state;
     uint64_t deadline_us; /* ER_FOREVER unless STOPPING */
-    bool stopped_by_us;   /* a stop or kill came before the exit */
+    bool stopped_by_us;   /* a stop, leave or kill came before the exit */
+    bool signaled;        /* the stop signal has been sent */
 };
 
 void er_worker_fsm_init(struct er_worker_fsm *fsm);

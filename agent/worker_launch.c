@@ -199,7 +199,8 @@ static unsigned stream_bits(const struct er_stream_map *map, const struct er_wor
     return map->all;
 }
 
-/* `current/rank-<r>` points at the newest generation's folder. */
+/* `current/rank-<r>` points at the folder of the process that has the rank: of the generation in
+ * which it started, and of its rank there. */
 static void link_current(const struct er_worker *w, const char *base)
 {
     char path[4096], temp[4096 + 8], target[128];
@@ -209,7 +210,7 @@ static void link_current(const struct er_worker *w, const char *base)
         return;
     snprintf(path, sizeof(path), "%s/current/rank-%d", base, w->rank);
     snprintf(temp, sizeof(temp), "%s.new", path);
-    snprintf(target, sizeof(target), "../gen-%" PRIu64 "/rank-%d", w->generation, w->rank);
+    snprintf(target, sizeof(target), "../%s", w->log_dir + strlen(base) + 1);
     unlink(temp);
     if (symlink(target, temp) == 0 && rename(temp, path) < 0)
         unlink(temp);
@@ -405,6 +406,26 @@ int er_worker_prepare(struct er_worker *w, const struct er_group_context *ctx,
     if (!rc)
         rc = open_page(w, &w->launch->page_fd, err);
     return rc ? rc : make_env(w, ctx, a, err);
+}
+
+void er_worker_adopt(struct er_worker *w, const struct er_group_context *ctx,
+                     const struct er_assignment *a, uint64_t now_us)
+{
+    struct er_page_progress *p = &w->page->from_worker;
+
+    w->rank = a->first_rank + w->local_rank;
+    w->generation = a->generation;
+    w->kept_us = now_us;
+    w->spoke_us = w->ready_us = w->loaded_us = 0;
+    w->judgement = (struct er_policy_result){0};
+    er_cleanup_free(&w->message);
+    /* It waits for our answer, and reports nothing meanwhile. */
+    atomic_store(&p->step, 0);
+    atomic_store(&p->first_step, 0);
+    atomic_store(&p->first_step_us, 0);
+    atomic_store(&w->page->to_worker.word, w->generation << 8);
+    if (w->log_dir)
+        link_current(w, ctx->log_dir);
 }
 
 int er_worker_spawn(struct er_worker *w, const struct er_group_context *ctx, int cgroup_fd,

@@ -116,3 +116,44 @@ Test(worker_fsm, states_have_the_names_of_the_metric)
     cr_assert_str_eq(er_worker_state_name(ER_WORKER_EXITED), "exited");
     cr_assert_str_eq(er_worker_state_name(ER_WORKER_STATE_COUNT), "unknown");
 }
+
+Test(worker_fsm, who_leaves_its_generation_is_up_again_in_the_next)
+{
+    struct er_worker_fsm f = fresh();
+
+    step(&f, ER_WORKER_EV_READY, 0, 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_LEAVE, 100, 50), ER_WORKER_ACT_NOTICE);
+    cr_assert(f.state == ER_WORKER_STOPPING && f.stopped_by_us && f.deadline_us == 150);
+    cr_assert_eq(step(&f, ER_WORKER_EV_LEFT, 120, 0), 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_TIME, 1000, 0), 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_REJOIN, 1000, 0), 0);
+    cr_assert(f.state == ER_WORKER_UP && !f.stopped_by_us && f.deadline_us == ER_FOREVER);
+    step(&f, ER_WORKER_EV_READY, 1001, 0);
+    cr_assert_eq(f.state, ER_WORKER_READY);
+}
+
+Test(worker_fsm, who_does_not_leave_in_time_is_killed)
+{
+    struct er_worker_fsm f = fresh();
+
+    step(&f, ER_WORKER_EV_READY, 0, 0);
+    step(&f, ER_WORKER_EV_LEAVE, 100, 50);
+    cr_assert_eq(step(&f, ER_WORKER_EV_TIME, 150, 0), ER_WORKER_ACT_KILL);
+    cr_assert_eq(step(&f, ER_WORKER_EV_REJOIN, 160, 0), 0);
+    cr_assert_eq(f.state, ER_WORKER_KILLING);
+}
+
+Test(worker_fsm, the_ladder_begins_for_who_waits_for_the_next_generation_when_there_is_none)
+{
+    struct er_worker_fsm f = fresh();
+
+    step(&f, ER_WORKER_EV_READY, 0, 0);
+    step(&f, ER_WORKER_EV_LEAVE, 100, 50);
+    step(&f, ER_WORKER_EV_LEFT, 120, 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_STOP, 200, 30), ER_WORKER_ACT_NOTICE | ER_WORKER_ACT_SIGNAL);
+    cr_assert_eq(f.deadline_us, 230);
+    cr_assert_eq(step(&f, ER_WORKER_EV_STOP, 210, 5), 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_LEFT, 215, 0), 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_REJOIN, 220, 0), 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_TIME, 230, 0), ER_WORKER_ACT_KILL);
+}

@@ -1,0 +1,48 @@
+#pragma once
+/* A group's parts, shared by group.c (start, stop, reap, sweep) and group_leave.c (workers that
+ * live on from one generation to the next). */
+#include "agent/group.h"
+#include "base/clock.h"
+
+#define ER_GROUP_SWEEP_US (20 * ER_US_PER_MS) /* a backstop: SIGCHLD drives the sweep */
+/* A worker that left because a peer was lost may know it before the store does: a node's death is
+ * told after the lease and the leader's grace. Then it is the worker that has failed. */
+#define ER_GROUP_UNASKED_US (20 * ER_US_PER_S)
+
+struct er_group {
+    const struct er_group_context *ctx;
+    struct er_assignment a;
+    struct er_group_callbacks callbacks;
+    void *user;
+    struct er_worker *workers;  /* n of them */
+    int n, alive_n, prepared_n; /* workers[n .. prepared_n - 1]: no process, after a failure */
+    char *program, **paths;     /* owned; the last one looked up, and where all lie */
+    int path_n;
+    int report_fd; /* of spawn failures; -1 after its end of file */
+    struct er_loop_source *report;
+    bool stopping, childless, gone;
+    bool leaving, parted;          /* see er_group_leave() */
+    uint64_t leave_end_us;         /* when who has not left is killed */
+    uint64_t unasked_us;           /* how long who left unasked waits for the generation's end */
+    uint64_t grace_end_us;         /* of the ladder, ER_FOREVER unless stopping */
+    uint64_t sweep_us;             /* next look, once none is alive */
+    uint64_t kill_us;              /* when the killing began, 0: not yet */
+    pid_t *spared;                 /* owned; room for the workers and the helpers */
+    struct er_logfile filtered[2]; /* lines of all workers that log.duplicate_* choose */
+};
+
+/* group.c */
+void er_group_step_worker(struct er_group *g, struct er_worker *w, enum er_worker_event_kind kind,
+                          uint64_t now_us, uint64_t grace_us);
+void er_group_step_all(struct er_group *g, enum er_worker_event_kind kind, uint64_t now_us,
+                       uint64_t grace_us);
+/* Local worker `i`, whose place is zeroed; then all that are prepared. */
+int er_group_prepare_worker(struct er_group *g, int i, struct er_error *err);
+int er_group_launch(struct er_group *g, struct er_error *err);
+
+/* group_leave.c */
+/* There is no next generation for who waits for one. */
+void er_group_turn_away(struct er_worker *w);
+/* From er_group_step(): while the generation is being left; while it runs. */
+void er_group_step_leaving(struct er_group *g, uint64_t now_us);
+void er_group_kill_deserters(struct er_group *g, uint64_t now_us);

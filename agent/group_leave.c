@@ -1,0 +1,170 @@
+/* A generation ends, and workers that can live on leave it for the next one. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/group_internal.h"
+#include "agent/helper.h"
+#include "agent/orphan.h"
+#include "base/cleanup.h"
+
+void er_group_turn_away(struct er_worker *w)
+{
+    struct er_ctl_msg over = {.status = 1};
+
+    if (w->has_left)
+        er_ticket_answer(&w->left, &over);
+    w->has_left = false;
+}
+
+bool er_group_leave(struct er_group *g, uint64_t now_us, uint64_t grace_us)
+{
+    bool any = false;
+
+    for (int i = 0; i < g->n; i++)
+        any |= g->workers[i].rejoins && er_worker_fsm_alive(&g->workers[i].fsm);
+    if (!any || g->stopping || g->leaving || g->n != g->a.local_size)
+        return false;
+    g->leaving = true;
+    g->leave_end_us = er_deadline_in(now_us, grace_us);
+    for (int i = 0; i < g->n; i++) {
+        struct er_worker *w = &g->workers[i];
+
+        er_group_step_worker(g, w, w->rejoins ? ER_WORKER_EV_LEAVE : ER_WORKER_EV_STOP, now_us,
+                             grace_us);
+        if (w->has_left)
+            er_group_step_worker(g, w, ER_WORKER_EV_LEFT, now_us, 0);
+    }
+    return true;
+}
+
+/* The worker's connection has ended: mostly because it has. One that lives can be told nothing any
+ * more. */
+static void on_left_gone(struct er_ticket *ticket)
+{
+    struct er_worker *w = ER_LIST_ITEM(ticket, struct er_worker, left);
+
+    w->has_left = false;
+    er_group_step_worker(w->group, w, ER_WORKER_EV_HURRY, er_now_us(), 0);
+}
+
+void er_group_left(struct er_group *g, struct er_worker *w, struct er_ctlconn *conn, uint32_t seq,
+                   uint64_t now_us)
+{
+    if (w->has_left) {
+        er_ctlconn_status(conn, seq, -EALREADY, NULL);
+        return;
+    }
+    er_ticket_init(&w->left, conn, seq, on_left_gone);
+    w->has_left = w->rejoins = true;
+    w->left_us = now_us;
+    er_group_step_worker(g, w, ER_WORKER_EV_LEFT, now_us, 0);
+}
+
+bool er_group_parted(const struct er_group *g)
+{
+    return g->parted && g->alive_n > 0;
+}
+
+int er_group_acting(const struct er_group *g)
+{
+    int n = 0;
+
+    for (int i = 0; i < g->n; i++)
+        n += er_worker_fsm_alive(&g->workers[i].fsm) && !g->workers[i].has_left;
+    return n;
+}
+
+/* The place of a worker that has ended, for another. */
+static void vacate(struct er_worker *w)
+{
+    er_worker_done(w);
+    memset(w, 0, sizeof(*w));
+}
+
+static int prepare_rejoin(struct er_group *g, const struct er_assignment *a, struct er_error *err)
+{
+    struct er_cgroup *cgroup = g->ctx->cgroup;
+    uint64_t now_us = er_now_us();
+    int rc = 0;
+
+    g->a = *a;
+    g->leaving = g->parted = g->childless = false;
+    g->kill_us = g->sweep_us = 0;
+    er_loop_source_free(g->report);
+    g->report = NULL;
+    er_cleanup_fd(&g->report_fd);
+    while (g->path_n > 0)
+        free(g->paths[--g->path_n]);
+    for (int i = 0; !rc && i < g->n; i++) {
+        struct er_worker *w = &g->workers[i];
+
+        if (er_worker_fsm_alive(&w->fsm)) {
+            er_group_step_worker(g, w, ER_WORKER_EV_REJOIN, 0, 0);
+            w->oom_seen = cgroup->ops->oom_kills(cgroup, i);
+            er_worker_adopt(w, g->ctx, a, now_us);
+        } else {
+            vacate(w);
+            rc = er_group_prepare_worker(g, i, err);
+        }
+    }
+    return rc;
+}
+
+int er_group_rejoin(struct er_group *g, const struct er_assignment *a, struct er_error *err)
+{
+    int rc = prepare_rejoin(g, a, err);
+
+    if (!rc)
+        rc = er_group_launch(g, err);
+    /* Whoever has no process is not to be killed. */
+    for (int i = 0; rc && i < g->n; i++) {
+        if (g->workers[i].pid == 0)
+            er_group_step_worker(g, &g->workers[i], ER_WORKER_EV_EXITED, 0, 0);
+    }
+    if (rc)
+        er_group_stop(g, er_now_us(), 0);
+    return rc;
+}
+
+/* What the ended workers left behind is ended; then those who wait are all there is. */
+static void sweep_around(struct er_group *g, uint64_t now_us)
+{
+    size_t n = er_helpers_pids(g->ctx->helpers, g->spared);
+
+    er_group_child(g);
+    for (int i = 0; i < g->n; i++) {
+        if (er_worker_fsm_alive(&g->workers[i].fsm))
+            g->spared[n++] = g->workers[i].pid;
+    }
+    g->sweep_us = now_us + ER_GROUP_SWEEP_US;
+    if (er_group_acting(g) > 0 || g->alive_n == 0 || er_orphan_pass(SIGKILL, g->spared, n) > 0)
+        return;
+    g->parted = true;
+    g->callbacks.parted(g->user);
+}
+
+void er_group_step_leaving(struct er_group *g, uint64_t now_us)
+{
+    er_group_step_all(g, ER_WORKER_EV_TIME, now_us, 0);
+    if (now_us >= g->leave_end_us && er_group_acting(g) > 0 && !g->kill_us)
+        g->kill_us = now_us;
+    if (!g->parted && g->alive_n > 0 && er_group_acting(g) == 0)
+        sweep_around(g, now_us);
+}
+
+/* Nobody was lost, as far as anybody knows, and the others wait for it: it has failed. */
+void er_group_kill_deserters(struct er_group *g, uint64_t now_us)
+{
+    for (int i = 0; i < g->n; i++) {
+        struct er_worker *w = &g->workers[i];
+
+        if (!w->has_left || now_us < w->left_us + g->unasked_us)
+            continue;
+        free(w->message);
+        w->message = strdup("it left its generation, and nobody else was lost");
+        w->left_us = now_us; /* once */
+        kill(-w->pid, SIGKILL);
+    }
+}
