@@ -27,7 +27,7 @@ struct er_ddp {
     char *layout;
     uint64_t order_hash;
     enum er_dtype dtype;
-    bool accumulate, count_nonfinite, norm2;
+    bool accumulate, count_nonfinite, norm2, reduced;
     struct er_ddp_hook hook; /* of NULLs: none */
 
     /* The order in which gradients came: order[0] of them, then the rest as planned. What rank 0
@@ -432,7 +432,8 @@ int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err
     int rc;
 
     complete_buckets(ddp);
-    if (ddp->failure.code)
+    ddp->reduced = !ddp->failure.code;
+    if (!ddp->reduced)
         return er_error_set(err, ddp->failure.code, "step %lu: %s", (unsigned long)vote->step,
                             ddp->failure.text);
     complete_us = er_now_us();
@@ -453,6 +454,11 @@ void er_ddp_drop(struct er_ddp *ddp)
 {
     for (size_t i = 0; i < ddp->plan.spans_n; i++)
         memset(ddp->plan.spans[i].ptr, 0, ddp->plan.spans[i].count * ddp->plan.element);
+}
+
+bool er_ddp_reduced(const struct er_ddp *ddp)
+{
+    return ddp->reduced;
 }
 
 int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, size_t n,

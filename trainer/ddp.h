@@ -103,6 +103,9 @@ ER_API int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_err
 
 /* Gradients become 0: the step is not applied. Between er_ddp_finish() and the next step. */
 ER_API void er_ddp_drop(struct er_ddp *ddp);
+/* Of the last er_ddp_finish(): every bucket was reduced, so the gradients are whole, also when the
+ * vote after it failed. */
+ER_API bool er_ddp_reduced(const struct er_ddp *ddp);
 
 /* Rank 0's values of `state` for everyone, checked by digest on every rank. Collective; waits.
  * ER_E_MISMATCH: ranks hold other tensors, nothing was sent; ER_E_CORRUPT: bytes differ after the

@@ -70,8 +70,30 @@ static int digest_parts(const struct er_sync_part *parts, size_t n, bool content
     return 0;
 }
 
-static int broadcast_parts(struct er_comm *comm, const struct er_sync_part *parts, size_t n,
-                           struct er_error *err)
+typedef int (*begin_fn)(struct er_comm *comm, const struct er_sync_part *part, int peer,
+                        struct er_op **ret, struct er_error *err);
+
+static int begin_broadcast(struct er_comm *comm, const struct er_sync_part *part, int peer,
+                           struct er_op **ret, struct er_error *err)
+{
+    return er_broadcast(comm, part->ptr, part->bytes, ER_U8, peer, ret, err);
+}
+
+static int begin_send(struct er_comm *comm, const struct er_sync_part *part, int peer,
+                      struct er_op **ret, struct er_error *err)
+{
+    return er_send(comm, part->ptr, part->bytes, ER_U8, peer, ret, err);
+}
+
+static int begin_recv(struct er_comm *comm, const struct er_sync_part *part, int peer,
+                      struct er_op **ret, struct er_error *err)
+{
+    return er_recv(comm, part->ptr, part->bytes, ER_U8, peer, ret, err);
+}
+
+/* One operation for each part, WINDOW of them under way. */
+static int transfer(struct er_comm *comm, const struct er_sync_part *parts, size_t n,
+                    begin_fn begin, int peer, struct er_error *err)
 {
     struct er_op *flight[WINDOW];
 
@@ -84,7 +106,7 @@ static int broadcast_parts(struct er_comm *comm, const struct er_sync_part *part
         if (rc < 0)
             return er_error_wrap(err, rc, "state '%s'", parts[i - WINDOW].name);
         if (i < n)
-            rc = er_broadcast(comm, parts[i].ptr, parts[i].bytes, ER_U8, 0, slot, err);
+            rc = begin(comm, &parts[i], peer, slot, err);
         if (rc < 0)
             return er_error_wrap(err, rc, "state '%s'", parts[i].name);
     }
@@ -100,10 +122,32 @@ int er_sync_parts(struct er_comm *comm, const struct er_sync_part *parts, size_t
     if (rc == 0)
         rc = agree(comm, digest, ER_E_MISMATCH, "has other names or sizes than", err);
     if (rc == 0)
-        rc = broadcast_parts(comm, parts, n, err);
+        rc = transfer(comm, parts, n, begin_broadcast, 0, err);
     if (rc == 0)
         rc = digest_parts(parts, n, true, &digest, err);
     if (rc == 0)
         rc = agree(comm, digest, ER_E_CORRUPT, "differs after the transfer from", err);
+    return rc;
+}
+
+int er_sync_moves(struct er_comm *comm, const struct er_sync_part *parts, size_t n,
+                  const struct er_sync_move *moves, size_t moves_n, struct er_error *err)
+{
+    int rank = er_comm_rank(comm), rc;
+    struct er_digest digest;
+
+    rc = digest_parts(parts, n, false, &digest, err);
+    if (rc == 0)
+        rc = agree(comm, digest, ER_E_MISMATCH, "has other names or sizes than", err);
+    for (size_t i = 0; rc == 0 && i < moves_n; i++) {
+        if (moves[i].from == rank)
+            rc = transfer(comm, parts, n, begin_send, moves[i].to, err);
+        else if (moves[i].to == rank)
+            rc = transfer(comm, parts, n, begin_recv, moves[i].from, err);
+    }
+    if (rc == 0)
+        rc = digest_parts(parts, n, true, &digest, err);
+    if (rc == 0)
+        rc = agree(comm, digest, ER_E_CORRUPT, "differs from", err);
     return rc;
 }

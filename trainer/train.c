@@ -25,6 +25,7 @@ static int gradients(struct er_train *train, const struct er_range *range, struc
     int rc;
 
     er_progress(train->ctx, ER_PHASE_FORWARD, train->applied);
+    train->held.grads_of = 0;
     rc = er_train_callback_rc(train->ops->grads(train->user, &step, ret, err), "grads()", err);
     return rc < 0 ? er_error_wrap(err, rc, "gradients of step %lu", ul(step.step)) : 0;
 }
@@ -93,10 +94,12 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
                               er_notice(train->ctx), er_now_us());
     er_train_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));
     rc = reduce(train, vote, err);
+    if (train->ddp && er_ddp_reduced(train->ddp))
+        train->held.grads_of = train->applied + 1;
     return rc < 0 ? rc : settle(train, vote, err);
 }
 
-static int apply(struct er_train *train, const struct er_vote *vote, struct er_error *err)
+int er_train_apply(struct er_train *train, const struct er_vote *vote, struct er_error *err)
 {
     uint64_t step = train->applied + 1;
     int rc = train->ckpt ? er_ckpt_before_apply(train->ckpt, err) : 0;
@@ -111,6 +114,8 @@ static int apply(struct er_train *train, const struct er_vote *vote, struct er_e
     if (rc < 0)
         return er_error_wrap(err, rc, "optimizer step %lu", ul(step));
     train->applied = step;
+    train->held.vote = *vote;
+    train->held.grads_of = 0;
     if (er_train_policy_finite(vote))
         train->result.loss = vote->loss / vote->weight;
     er_progress(train->ctx, ER_PHASE_IDLE, step);
@@ -163,7 +168,7 @@ static int one_step(struct er_train *train, enum er_train_ending *ret, struct er
     if (rc == 0)
         rc = agree(train, &loss, &vote, err);
     if (rc == 0)
-        rc = apply(train, &vote, err);
+        rc = er_train_apply(train, &vote, err);
     if (rc != 0) /* rolled back, too: the next step is another one */
         return rc < 0 ? rc : 0;
     train->samples += range.step_count;
@@ -180,8 +185,14 @@ static int run_steps(struct er_train *train, struct er_error *err)
     /* Whether an epoch that ends where this run resumes was evaluated is not known: do it again. */
     if (train->applied > 0 && train->applied % train->epoch_steps == 0)
         rc = end_epoch(train, err);
+    /* The last step was applied, and a rank lost before it was saved. */
+    if (rc == 0 && ending == ER_END_DONE && train->ckpt && train->held.saved_step != train->applied)
+        rc = er_train_save(train, ending, err);
     while (rc == 0 && ending == ER_GO_ON)
         rc = one_step(train, &ending, err);
+    /* Who leaves with the result takes it along: not before all have it. */
+    if (rc == 0 && ending == ER_END_DONE)
+        rc = er_comm_barrier(train->comm, err);
     if (rc < 0)
         return rc;
     train->result.steps = train->applied;
@@ -194,22 +205,46 @@ static int run_steps(struct er_train *train, struct er_error *err)
     return 0;
 }
 
+static int run_generation(struct er_train *train, struct er_error *err)
+{
+    int rc = er_train_open(train, err);
+
+    if (rc == 0)
+        rc = er_train_restore(train, err);
+    if (rc == 0)
+        rc = er_ready(train->ctx, err);
+    if (rc == 0)
+        rc = run_steps(train, err);
+    er_train_close(train);
+    return rc;
+}
+
+/* The generation is over, and nothing is wrong with this rank. */
+static bool others_were_lost(int rc)
+{
+    return rc == ER_E_PEER_LOST || rc == ER_E_ABORTED || rc == ER_E_STALE;
+}
+
 int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
                  const struct er_train_opts *opts, struct er_train_result *ret,
                  struct er_error *err)
 {
     struct er_train train = {.ctx = ctx, .ops = ops, .user = user, .opts = opts};
-    int rc = er_train_open(&train, err);
+    bool stays = !ops->shard && !opts->restart_on_loss;
+    struct er_error why = ER_ERROR_INIT;
+    int rc;
 
-    if (rc == 0)
-        rc = er_train_restore(&train, err);
-    if (rc == 0)
-        rc = er_ready(ctx, err);
-    if (rc == 0)
-        rc = run_steps(&train, err);
-    er_train_close(&train);
+    if (stays)
+        er_rejoin_offer(ctx);
+    rc = run_generation(&train, &why);
+    /* Without a next generation the error is that of the last one. */
+    while (stays && others_were_lost(rc) && er_rejoin(ctx, UINT64_MAX, NULL) == 0) {
+        train.result.recoveries++;
+        why = (struct er_error)ER_ERROR_INIT;
+        rc = run_generation(&train, &why);
+    }
     if (rc < 0)
-        return rc;
+        return er_error_set(err, rc, "%s", why.text);
     *ret = train.result;
     return 0;
 }

@@ -72,6 +72,7 @@ enum er_train_event {
     ER_TRAIN_SAVE_FAILED, /* training goes on; text: why */
     ER_TRAIN_NOT_FINITE,  /* text: what was not, and what is done about it */
     ER_TRAIN_STOPPED,     /* text: which notice */
+    ER_TRAIN_RECOVERED,   /* a rank was lost, and the others' memory kept; text: whose */
     ER_TRAIN_EVENT_COUNT
 };
 
@@ -100,6 +101,7 @@ struct er_train_opts {
     uint32_t checkpoint_failures_max; /* consecutive failures before -EIO, on which the program
                                          exits with ER_WORKER_EXIT_CHECKPOINTS. 0: never fatal */
     bool checkpoint_wait; /* no step before a checkpoint is on disk; else it is written beside */
+    bool restart_on_loss; /* a lost rank ends this process as well, instead of going on in it */
     uint64_t tokens_per_sample; /* of a language model, for the lines; 0: none */
     uint64_t log_steps;         /* a line every N steps from rank 0; 0: none */
     /* Other than STOP: float32 gradients of a reducer are looked at as well (count_nonfinite), and
@@ -115,19 +117,26 @@ struct er_train_opts {
 };
 
 struct er_train_result {
-    uint64_t steps, resumed_from;  /* 0: from the start */
+    uint64_t steps, resumed_from;  /* step that this process began with; 0: from the start */
+    uint64_t recoveries;           /* generations that it outlived */
     uint64_t skipped, rolled_back; /* steps; times: see er_train_nonfinite */
     double loss;                   /* mean of the last step that was finite */
     bool stopped;                  /* ended early by a DRAIN or STOP notice, state saved */
 };
 
 /*
- * Runs to the end, or until a notice. ER_E_PEER_LOST, ER_E_ABORTED and the like: the generation is
- * over; the program exits non-zero and its agent starts it again. -EDOM: the loss is not finite
- * (see er_train_nonfinite), or no sample counts; -EIO: checkpoints cannot be written; ER_E_CORRUPT:
- * there are checkpoints and none verifies; ER_E_CONFIG: the newest one belongs to another plan
- * (samples, batch or seed); ER_E_USAGE: wrong options; ER_E_MISMATCH: with plan.shards (exact
- * mode), a rank that computes with another build, OpenBLAS or core type.
+ * Runs to the end, or until a notice. When a rank is lost, this process goes on: it leaves the
+ * generation, meets the others in the next one, where lost ranks are started anew (er_rejoin()),
+ * and all have the state of the newest step that any of them applied, bit for bit, before the next
+ * step begins. What a callback may rely on across that: er_step.range is always that of the rank
+ * and world size of the moment; er_step.ddp and the communicator of epoch_end() are new; nothing of
+ * a step that was not applied is left in the gradients. With `shard` (FSDP), `restart_on_loss`, or
+ * without an agent that does it: ER_E_PEER_LOST, ER_E_ABORTED and the like, the generation is over;
+ * the program exits non-zero and its agent starts it again from the newest checkpoint. -EDOM: the
+ * loss is not finite (see er_train_nonfinite), or no sample counts; -EIO: checkpoints cannot be
+ * written; ER_E_CORRUPT: there are checkpoints and none verifies; ER_E_CONFIG: the newest one
+ * belongs to another plan (samples, batch or seed); ER_E_USAGE: wrong options; ER_E_MISMATCH: with
+ * plan.shards (exact mode), a rank that computes with another build, OpenBLAS or core type.
  */
 ER_API int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
                         const struct er_train_opts *opts, struct er_train_result *ret,

@@ -4,16 +4,26 @@
  *   train.c        the step, the vote, what follows
  *   train_setup.c  options, communicator, reducer, checkpoints, where to begin
  *   train_bad.c    steps that are not finite
+ *   train_recover.c  where a generation begins: what survivors hold, else a checkpoint
  *   train_save.c   writing a checkpoint and telling the job
  *   train_log.c    lines for the program; train_text.c what they look like
  */
 #include "trainer/fsdp.h"
+#include "trainer/sync.h"
 #include "trainer/train.h"
 #include "trainer/train_policy.h"
 
 /* When to save and what to keep: the program's options, else the job's. */
 struct er_train_saving {
     uint64_t steps, every_us, keep, keep_every, failures_max; /* 0: no, not, all, none, never */
+};
+
+/* What this process holds from one generation to the next. */
+struct er_train_held {
+    bool state;          /* parameters and optimizer state, whole, of `applied` */
+    uint64_t grads_of;   /* step whose reduced gradients are in the spans; 0: none */
+    uint64_t saved_step; /* newest checkpoint that this process knows to be on disk; 0: none */
+    struct er_vote vote; /* agreed, of `applied` */
 };
 
 struct er_train {
@@ -32,6 +42,8 @@ struct er_train {
     const struct er_slice *state; /* the program's */
     size_t state_n;
     uint64_t epoch_steps, total_steps, applied;
+    uint64_t began; /* `applied` when this generation began */
+    struct er_train_held held;
     struct er_train_policy policy;
     struct er_train_bad bad;
     struct er_train_result result;
@@ -47,10 +59,18 @@ int er_train_open(struct er_train *train, struct er_error *err);
  * the checkpoint folder, NULL when there is none. */
 int er_train_open_comm(struct er_train *train, struct er_error *err);
 int er_train_open_checkpoints(struct er_train *train, struct er_error *err);
-/* The state to begin with, and `applied`: the newest checkpoint, else rank 0's. */
+/* The state to begin with, and `applied`: what ranks hold from the generation before, else the
+ * newest checkpoint, else rank 0's. */
 int er_train_restore(struct er_train *train, struct er_error *err);
 /* Collective: the newest checkpoint, and `applied`. Nothing may be in flight. 1: there is none. */
 int er_train_go_back(struct er_train *train, struct er_error *err);
+/* 1: no rank holds a state. Else every rank has the newest one, with the same bits. */
+int er_train_recover(struct er_train *train, struct er_error *err);
+/* Applies step `applied` + 1 with its agreed vote. */
+int er_train_apply(struct er_train *train, const struct er_vote *vote, struct er_error *err);
+/* The replicated slices of the state as parts; freed by the caller. -ENOMEM. */
+int er_train_parts(const struct er_train *train, struct er_sync_part **ret, size_t *ret_n,
+                   struct er_error *err);
 /* Also ends the communicator, so that no peer waits for this rank. */
 void er_train_close(struct er_train *train);
 

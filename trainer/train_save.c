@@ -29,7 +29,7 @@ static struct er_meta describe(const struct er_train *train)
     struct er_meta meta = {
         .applied = train->applied,
         .generation = world->generation,
-        .first_step = train->result.resumed_from + 1,
+        .first_step = train->began + 1,
         .seed = train->opts->plan.seed,
         .global_batch = train->opts->plan.global_batch,
         .samples = train->opts->plan.samples,
@@ -73,6 +73,7 @@ static int conclude(struct er_train *train, uint64_t step, int rc, const struct 
     take_events(train);
     switch (er_train_policy_saved(&train->policy, step, rc, ending, er_now_us())) {
     case ER_SAVE_FINE:
+        train->held.saved_step = step;
         return 0;
     case ER_SAVE_TOLERATED:
         report_failure(train, step, rc, why->text);

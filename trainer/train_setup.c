@@ -184,7 +184,7 @@ int er_train_open_comm(struct er_train *train, struct er_error *err)
         rc = choose_saving(train, err);
     if (rc < 0)
         return rc;
-    er_progress(train->ctx, ER_PHASE_STARTUP, 0);
+    er_progress(train->ctx, ER_PHASE_STARTUP, train->applied);
     rc = er_comm_open(&train->comm, train->ctx, &train->opts->comm, err);
     if (rc == 0)
         rc = er_comm_wait_ready(train->comm, err);
@@ -221,6 +221,9 @@ void er_train_close(struct er_train *train)
     er_ckpt_close(train->ckpt);
     er_ddp_close(train->ddp);
     er_comm_abort(train->comm);
+    train->ckpt = NULL;
+    train->ddp = NULL;
+    train->comm = NULL;
 }
 
 /* ---- where to begin ---- */
@@ -280,6 +283,7 @@ static int begin_from(struct er_train *train, const struct er_meta *meta, const 
     if (rc < 0)
         return rc;
     train->applied = train->result.resumed_from = meta->applied;
+    train->began = train->held.saved_step = meta->applied;
     if (skipped[0])
         snprintf(list, sizeof(list), "[%s]", skipped);
     er_train_tell(train, ER_TRAIN_RESUMED, meta->applied, path);
@@ -304,14 +308,11 @@ static int load_newest(struct er_train *train, struct er_error *err)
     return rc;
 }
 
-/* A fresh start: everybody begins with rank 0's replicated state. Slices of one rank's own are left
- * as the program initialised them. */
-static int share_state(struct er_train *train, struct er_error *err)
+int er_train_parts(const struct er_train *train, struct er_sync_part **ret, size_t *ret_n,
+                   struct er_error *err)
 {
-    ER_CLEANUP(er_cleanup_free)
     struct er_sync_part *parts = calloc(train->state_n + 1, sizeof(*parts));
     size_t n = 0;
-    int rc;
 
     if (!parts)
         return er_error_set(err, -ENOMEM, "list of %zu tensors", train->state_n);
@@ -322,7 +323,21 @@ static int share_state(struct er_train *train, struct er_error *err)
             parts[n++] = (struct er_sync_part){
                 slice->name, slice->data, (size_t)slice->count * er_ckpt_dtype_size(slice->dtype)};
     }
-    rc = er_sync_parts(train->comm, parts, n, err);
+    *ret = parts;
+    *ret_n = n;
+    return 0;
+}
+
+/* A fresh start: everybody begins with rank 0's replicated state. Slices of one rank's own are left
+ * as the program initialised them. */
+static int share_state(struct er_train *train, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_free) struct er_sync_part *parts = NULL;
+    size_t n = 0;
+    int rc = er_train_parts(train, &parts, &n, err);
+
+    if (rc == 0)
+        rc = er_sync_parts(train->comm, parts, n, err);
     return rc < 0 ? er_error_wrap(err, rc, "initial state") : 0;
 }
 
@@ -342,28 +357,54 @@ static void begin_policy(struct er_train *train)
     train->line_samples = train->samples;
     train->pace_us = train->line_us;
     train->pace_step = train->applied;
-    er_train_policy_init(&train->policy, &policy, train->applied, train->line_us);
+    er_train_policy_init(&train->policy, &policy, train->held.saved_step, train->line_us);
+}
+
+/* Until the state is whole, this rank has none. */
+static int load(struct er_train *train, struct er_error *err)
+{
+    int rc;
+
+    train->held = (struct er_train_held){0};
+    rc = train->ckpt ? load_newest(train, err) : 1;
+    train->held.state = rc == 0;
+    return rc;
 }
 
 int er_train_go_back(struct er_train *train, struct er_error *err)
 {
-    int rc = load_newest(train, err);
+    int rc = load(train, err);
 
     if (rc == 0)
         begin_policy(train);
     return rc;
 }
 
-int er_train_restore(struct er_train *train, struct er_error *err)
+/* Nobody holds a state. */
+static int begin_anew(struct er_train *train, struct er_error *err)
 {
-    int rc = train->ckpt ? load_newest(train, err) : 1;
+    int rc;
 
+    train->applied = 0;
+    rc = load(train, err);
     if (rc == 1)
         rc = share_state(train, err);
+    train->held.state = rc == 0;
+    return rc;
+}
+
+int er_train_restore(struct er_train *train, struct er_error *err)
+{
+    int rc = er_train_recover(train, err);
+
+    if (rc == 1)
+        rc = begin_anew(train, err);
     if (rc < 0)
         return rc;
     if (train->ckpt) /* without memory for the copy each checkpoint fails, and says so */
         (void)er_ckpt_reserve(train->ckpt, train->state, train->state_n, NULL);
+    train->began = train->applied;
     begin_policy(train);
+    er_progress(train->ctx, ER_PHASE_STARTUP, train->applied);
     return 0;
 }

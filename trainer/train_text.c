@@ -24,6 +24,7 @@ static const struct {
     [ER_TRAIN_SAVE_FAILED] = {"not saved", "save_failed"},
     [ER_TRAIN_NOT_FINITE] = {"not finite:", "not_finite"},
     [ER_TRAIN_STOPPED] = {"stopped by", "stopped"},
+    [ER_TRAIN_RECOVERED] = {"goes on with", "recovered"},
 };
 
 _Static_assert(ER_ARRAY_N(events) == ER_TRAIN_EVENT_COUNT, "words for each event");

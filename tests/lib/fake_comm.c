@@ -117,6 +117,19 @@ int er_broadcast(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype,
     return begin(comm, (struct er_fake_call){ER_FAKE_BROADCAST, buf, n, dtype, false}, ret, err);
 }
 
+/* Messages between ranks are not played here. */
+int er_send(struct er_comm *comm, const void *buf, size_t n, enum er_dtype dtype, int to,
+            struct er_op **ret, struct er_error *err)
+{
+    return er_error_set(err, ER_E_UNSUPPORTED, "fake communicator: send");
+}
+
+int er_recv(struct er_comm *comm, void *buf, size_t n, enum er_dtype dtype, int from,
+            struct er_op **ret, struct er_error *err)
+{
+    return er_error_set(err, ER_E_UNSUPPORTED, "fake communicator: receive");
+}
+
 int er_all_gather(struct er_comm *comm, const void *mine, size_t n, void *all, struct er_op **ret,
                   struct er_error *err)
 {

@@ -299,6 +299,13 @@ int er_ready(struct er_ctx *ctx, struct er_error *err)
     return 0;
 }
 
+void er_rejoin_offer(struct er_ctx *ctx) {}
+
+int er_rejoin(struct er_ctx *ctx, uint64_t timeout_us, struct er_error *err)
+{
+    return er_error_set(err, ER_E_UNSUPPORTED, "fake world: there is no agent");
+}
+
 int er_fail(struct er_ctx *ctx, const char *fmt, ...)
 {
     va_list args;

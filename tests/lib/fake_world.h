@@ -26,7 +26,7 @@ void er_fake_world_free(struct er_fake_world *world);
  * er_close(). */
 struct er_ctx *er_fake_ctx(struct er_fake_world *world, int rank, int size, int nnodes,
                            uint64_t generation);
-/* What er_rejoin() will do: this rank's place in a later generation. */
+/* This rank's place in a later generation. er_rejoin() is not offered here: ER_E_UNSUPPORTED. */
 void er_fake_move(struct er_ctx *ctx, int rank, int size, uint64_t generation);
 
 /* What an agent would write into the page of a rank (as created: er_fake_move() keeps the page). */
