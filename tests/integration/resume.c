@@ -1,6 +1,6 @@
 /*
- * A job under elastic-run that loses a worker goes on by itself, and every loss it prints is the
- * one of an undisturbed run, bit for bit: 1, 2, 3 and 4 workers, both transports.
+ * A job under elastic-run that loses a worker, or all, goes on by itself, and every loss it prints
+ * is the one of an undisturbed run, bit for bit: 1, 2, 3 and 4 workers, both transports.
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -84,28 +84,42 @@ static int compare(const char *want, const char *got)
     return n;
 }
 
+/* Ranks [first, last] die at once, after a checkpoint; `word`: what the run says then. */
+static void kill_and_compare(int workers, int first, int last, const char *name,
+                             const char *transport, const struct er_test_proc *whole,
+                             const char *word)
+{
+    struct er_test_proc killed;
+
+    start(&killed, workers, name, transport);
+    er_tap_require(er_test_wait_out(&killed, " saved ", DEADLINE_MS));
+    for (int rank = first; rank <= last; rank++)
+        er_tap_check(kill(pid_of(rank), SIGKILL) == 0);
+    er_tap_require(er_test_wait_exit(&killed, DEADLINE_MS));
+    if (!er_tap_check(er_test_exit_code(&killed) == 0))
+        er_tap_note("%s", er_test_err(&killed));
+    er_tap_check(strstr(er_test_out(&killed), word));
+    er_tap_check(compare(er_test_out(whole), er_test_out(&killed)) > 800);
+    er_test_done(&killed);
+}
+
+/* Nobody is left: the checkpoint; one is lost: the others' memory. */
 static void disturbed_equals_undisturbed(int workers, int victim, const char *transport)
 {
-    struct er_test_proc whole, again, killed;
+    struct er_test_proc whole, again;
     er_test_tempdir(root);
     er_test_clothes(root);
     start(&whole, workers, "whole", transport);
     er_tap_require(er_test_wait_exit(&whole, DEADLINE_MS));
     start(&again, workers, "again", transport);
     er_tap_require(er_test_wait_exit(&again, DEADLINE_MS));
-    start(&killed, workers, "killed", transport);
-    er_tap_require(er_test_wait_out(&killed, " saved ", DEADLINE_MS));
-    er_tap_check(kill(pid_of(victim), SIGKILL) == 0);
-    er_tap_require(er_test_wait_exit(&killed, DEADLINE_MS));
     er_tap_check(er_test_exit_code(&whole) == 0 && er_test_exit_code(&again) == 0);
-    if (!er_tap_check(er_test_exit_code(&killed) == 0))
-        er_tap_note("%s", er_test_err(&killed));
-    er_tap_check(strstr(er_test_out(&killed), "resumed from"));
     er_tap_check(compare(er_test_out(&whole), er_test_out(&again)) > 800);
-    er_tap_check(compare(er_test_out(&whole), er_test_out(&killed)) > 800);
+    kill_and_compare(workers, 0, workers - 1, "all", transport, &whole, "resumed from");
+    if (workers > 1)
+        kill_and_compare(workers, victim, victim, "one", transport, &whole, "goes on with");
     er_test_done(&whole);
     er_test_done(&again);
-    er_test_done(&killed);
     er_test_rmtree(root);
 }
 
