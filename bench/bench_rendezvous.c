@@ -12,6 +12,8 @@ static const struct {
     const char *name;
     void (*run)(void);
 } parts[] = {
+    {"agents", bench_agents},
+    {"small", bench_small},
     {"formation", bench_formation},
     {"connections", bench_connections},
     {"disk", bench_disk},
@@ -33,6 +35,8 @@ static bool wanted(const char *name, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "worker") == 0)
+        return bench_agents_worker(argv[2]);
     if (!bench_etcd_there())
         bench_fail("no etcd in PATH (Debian: etcd-server), and ER_ETCD_BIN names none");
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {

@@ -11,6 +11,13 @@ void bench_connections(void); /* a connection per node */
 void bench_disk(void);        /* formation with etcd's data on disk */
 void bench_steady(void);      /* requests of a job that runs */
 
+/* bench_rendezvous_agents.c */
+void bench_agents(void);                   /* three real agents */
+int bench_agents_worker(const char *fifo); /* what such a worker does */
+
+/* bench_rendezvous_peer.c */
+void bench_small(void); /* 8, 32 and 128 nodes, beside torch's c10d rendezvous */
+
 /* bench_rendezvous_faults.c */
 void bench_node_cut(void);     /* nodes without power */
 void bench_etcd_killed(void);  /* the leader of three members */
