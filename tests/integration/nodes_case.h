@@ -6,7 +6,7 @@
 #include "tests/contract/etcd_lib.h"
 #include "tests/integration/agent_case.h"
 
-#define NODES_MAX  4
+#define NODES_MAX  8
 #define NODE_ARGS  48
 #define LEASE_S    2 /* of the tests: the least that etcd takes by default */
 #define NODES_WAIT ER_TEST_DEADLINE_MS
@@ -48,6 +48,15 @@ static inline void nodes_begin_listening(struct nodes_case *n, const char *nnode
                                          const char *listen)
 {
     nodes_begin_as(n, nnodes, "unix", listen, NULL);
+}
+
+/* On an etcd of `members`. */
+static inline void nodes_begin_on(struct nodes_case *n, const char *nnodes, int members)
+{
+    memset(n, 0, sizeof(*n));
+    case_begin(&n->c);
+    n->nnodes = nnodes;
+    etcd_start(&n->etcd, members);
 }
 
 static inline void nodes_begin(struct nodes_case *n, const char *nnodes)

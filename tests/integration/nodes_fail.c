@@ -168,6 +168,49 @@ static void restarted_etcd_is_ridden_out(void)
     nodes_end(&n);
 }
 
+struct leads {
+    struct etcd_cluster *etcd;
+    int leader;
+};
+
+static bool has_leader(void *user)
+{
+    struct leads *l = user;
+
+    l->leader = etcd_leader(l->etcd);
+    return l->leader >= 0;
+}
+
+/* Two of three members are enough: agents go to one of them, and no worker notices. The one that
+ * was killed comes back, and its successor goes. */
+static void killed_etcd_leader_of_three_costs_nothing(void)
+{
+    struct nodes_case n;
+    struct nodes_said before[3], after;
+    struct leads l = {&n.etcd, -1};
+
+    nodes_begin_on(&n, "3", 3);
+    for (int i = 0; i < 3; i++)
+        node_start(&n, i, ARGS("--set=rendezvous.death_grace=1s", SH(NODES_WORKER)));
+    er_tap_require(nodes_next(&n, 0, 3, 3));
+    for (int i = 0; i < 3; i++)
+        er_tap_require(nodes_said(&n, 1, i, &before[i]));
+    for (int round = 0; round < 2; round++) {
+        er_tap_require(er_test_wait_until(has_leader, &l, NODES_WAIT));
+        etcd_member_kill(&n.etcd, l.leader);
+        /* Longer than leases and grace: for what must not happen. */
+        (void)er_test_wait_exit(&n.p[0], 1000 * (LEASE_S + 2));
+        etcd_member_start(&n.etcd, l.leader);
+    }
+    for (int i = 0; i < 3; i++)
+        er_tap_check(nodes_said(&n, 1, i, &after) && after.pid == before[i].pid &&
+                     kill(after.pid, 0) == 0);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    er_tap_check(!case_has(&n.c, "g2-r0") && !case_has(&n.c, "g3-r0"));
+    nodes_end(&n);
+}
+
 /* For programs whose own side effects must not run twice. */
 static void policy_stop_stops_workers_before_the_lease_ends(void)
 {
@@ -220,6 +263,7 @@ int main(int argc, char **argv)
         CASE(interrupted_node_leaves_at_once_with_130),
         CASE(stopped_etcd_is_ridden_out),
         CASE(restarted_etcd_is_ridden_out),
+        CASE(killed_etcd_leader_of_three_costs_nothing),
         CASE(policy_stop_stops_workers_before_the_lease_ends),
         CASE(store_lost_for_good_is_69),
     };

@@ -18,6 +18,41 @@ static void two_nodes_form_and_succeed(void)
     nodes_end(&n);
 }
 
+/* Ranks of a node lie side by side, and nodes follow each other in the order of their ids. */
+static void form_many(int nodes)
+{
+    struct nodes_case n;
+    struct nodes_said first, second;
+    char nnodes[8], expected[8];
+    int g;
+
+    snprintf(nnodes, sizeof(nnodes), "%d", nodes);
+    nodes_begin(&n, nnodes);
+    for (int i = 0; i < nodes; i++)
+        node_start(&n, i, ARGS("--nproc-per-node=2", SH(NODES_WORKER)));
+    g = nodes_next(&n, 0, 2 * nodes, nodes);
+    for (int i = 0; g && i < nodes; i++) {
+        snprintf(expected, sizeof(expected), "n%d", i);
+        er_tap_check(nodes_said(&n, g, 2 * i, &first) && nodes_said(&n, g, 2 * i + 1, &second));
+        er_tap_check(strcmp(first.node, expected) == 0 && strcmp(second.node, expected) == 0);
+        er_tap_check(first.node_rank == i && second.node_rank == i);
+    }
+    er_tap_check(g);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    nodes_end(&n);
+}
+
+static void five_nodes_have_contiguous_ranks(void)
+{
+    form_many(5);
+}
+
+static void eight_nodes_have_contiguous_ranks(void)
+{
+    form_many(8);
+}
+
 static void node_rank_is_a_preference(void)
 {
     struct nodes_case n;
@@ -248,6 +283,8 @@ int main(int argc, char **argv)
     }
     static const struct er_tap_case cases[] = {
         CASE(two_nodes_form_and_succeed),
+        CASE(five_nodes_have_contiguous_ranks),
+        CASE(eight_nodes_have_contiguous_ranks),
         CASE(node_rank_is_a_preference),
         CASE(agent_alone_says_whom_it_waits_for_and_gives_up),
         CASE(spare_takes_the_place_of_a_node_that_leaves),
