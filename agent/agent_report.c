@@ -117,6 +117,14 @@ static bool was_idle(const struct er_agent *agent)
            strcmp(er_driver_phase(agent->driver), "stopped") != 0;
 }
 
+/* One node of several goes, for a reason of its own: that says nothing about the job. */
+static bool is_of_node(const struct er_agent *agent)
+{
+    return agent->config->nnodes_max > 1 && agent->verdict.kind == ER_VERDICT_STOPPED &&
+           agent->verdict.exit_code != ER_CODE_CANCELED &&
+           (agent->own_exit_code || agent->stop_signals > 0);
+}
+
 void er_agent_report(struct er_agent *agent)
 {
     const struct er_config *c = agent->config;
@@ -125,6 +133,7 @@ void er_agent_report(struct er_agent *agent)
         .job = c->name,
         .verdict = &agent->verdict,
         .outcome = er_agent_outcome(agent),
+        .node = is_of_node(agent) ? c->node.id : NULL,
         .detailed = !c->program_form,
         .reason = agent->own_exit_code ? agent->own_error.text : NULL,
         .idle = was_idle(agent),

@@ -177,8 +177,8 @@ static void say_last_call(struct er_agent *agent, const struct er_look *look, ui
     char time[ER_UNIT_TEXT_MAX];
 
     whole_seconds(look->last_call_us > now_us ? look->last_call_us - now_us : 0, time);
-    er_agent_say(agent, "have %u nodes of %u to %u: starting in %s, or when there are %u",
-                 look->have, look->min, look->max, time, look->max);
+    er_agent_say(agent, "have %u %s of %u to %u: starting in %s, or when there are %u", look->have,
+                 look->have == 1 ? "node" : "nodes", look->min, look->max, time, look->max);
 }
 
 static void say_too_few(struct er_agent *agent, const struct er_look *look, uint64_t now_us)

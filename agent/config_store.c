@@ -145,6 +145,18 @@ static void check_access(struct er_loader *loader)
                "rendezvous.auth.user", c->rendezvous.auth.user);
 }
 
+/* Another spelling of a prefix would be another job. */
+static void check_prefix(struct er_loader *loader)
+{
+    const char *prefix = loader->config->rendezvous.prefix;
+    size_t n = strlen(prefix);
+
+    if (n < 2 || prefix[0] != '/' || prefix[n - 1] == '/' || strstr(prefix, "//"))
+        finding(loader, er_loader_code_of(loader, "rendezvous.prefix"),
+                "%s: expected a path such as /elastic-run, without '/' at its end; got '%s'",
+                er_loader_where(loader, "rendezvous.prefix"), prefix);
+}
+
 static void check_nodes(struct er_loader *loader)
 {
     const struct er_config *config = loader->config;
@@ -166,6 +178,7 @@ void er_loader_store_kind(struct er_loader *loader)
     check_endpoints(loader);
     er_loader_managed_check(loader);
     check_access(loader);
+    check_prefix(loader);
 }
 
 /* Two jobs that leave their names open would meet in the store. */

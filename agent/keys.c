@@ -60,7 +60,7 @@ const struct er_key_info er_keys[] = {
         .help = "ports that the C communicator may listen on: auto or \"LOW-HIGH\""),
 #undef GROUP
 #define GROUP ER_GROUP_NODE
-    KEY("node.id", STRING, "auto", AT(node.id), AUTO,
+    KEY("node.id", NAME, "auto", AT(node.id), AUTO,
         .help = "identity of this node, stable over restarts of the agent; auto: host name"),
     KEY("node.rank", RANK, "none", AT(node.rank), NONE, .max = NODES_MAX,
         .help = "preferred group rank"),

@@ -200,8 +200,11 @@ static int add_stop(struct er_buf *buf, const struct er_report *r)
     const struct er_verdict *v = r->verdict;
     const char *reason = r->reason ? r->reason : v->reason;
 
-    TRY(er_buf_printf(buf, "elastic-run: job '%s' stopped: %s; exit code %d (outcome=%s) after ",
-                      r->job, reason[0] ? reason : "asked to", v->exit_code, r->outcome));
+    TRY(er_buf_add_str(buf, "elastic-run: "));
+    if (r->node)
+        TRY(er_buf_printf(buf, "node '%s' of ", r->node));
+    TRY(er_buf_printf(buf, "job '%s' stopped: %s; exit code %d (outcome=%s) after ", r->job,
+                      reason[0] ? reason : "asked to", v->exit_code, r->outcome));
     TRY(add_duration(buf, r->duration_us));
     TRY(er_buf_add_str(buf, "\n"));
     if (r->others_killed)
@@ -209,7 +212,11 @@ static int add_stop(struct er_buf *buf, const struct er_report *r)
                           r->others_killed, r->others_stopped));
     if (r->detailed)
         TRY(add_logs(buf, r));
-    return er_buf_printf(buf, "  next        %s\n", er_report_next(v, r->restart_max));
+    return er_buf_printf(
+        buf, "  next        %s\n",
+        r->node && v->exit_code == ER_CODE_TEMPFAIL
+            ? "the others go on if they can; the same command brings this node back"
+            : er_report_next(v, r->restart_max));
 }
 
 static int add_success(struct er_buf *buf, const struct er_report *r)

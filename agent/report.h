@@ -13,6 +13,7 @@ struct er_report {
     const char *job;
     const struct er_verdict *verdict;
     const char *outcome; /* as in the events */
+    const char *node;    /* a stop of this node of several; NULL: of the job */
     bool detailed;       /* YAML form: success is told too */
     const char *reason;  /* of a stop; NULL: the verdict's */
     bool idle;           /* this node never ran a worker */

@@ -94,7 +94,7 @@ static const char *hint(const struct er_etcd_conn *c, const struct etcd_member *
         (strstr(why, "alert bad certificate") || strstr(why, "certificate required")))
         return " (the server wants a client certificate)";
     if (tls && !c->auth.cert && (strstr(why, "losed") || strstr(why, "read failed")))
-        return " (does the server want a client certificate?)";
+        return " (no TLS there, or a client certificate wanted?)";
     if (tls && (strstr(why, "WRONG_VERSION_NUMBER") || strstr(why, "losed")))
         return " (does the server speak TLS?)";
     if (!tls && (strstr(why, "losed") || strstr(why, "reset") || strstr(why, "read failed")))
@@ -127,7 +127,7 @@ void etcd_session_fail(struct er_etcd_conn *c, bool refused, const char *what, c
     struct etcd_member *m = etcd_current(c);
     uint64_t now = er_now_us();
 
-    snprintf(m->said, sizeof(m->said), "%s: %.180s%s", what,
+    snprintf(m->said, sizeof(m->said), "%s: %.160s%s", what,
              *why ? essence(why) : "no reason given", hint(c, m, why));
     m->refused = refused;
     stop_session(c);

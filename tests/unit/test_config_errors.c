@@ -43,6 +43,15 @@ static const struct {
     {"command: a\nname: ../x\n",
      "job.yaml:2:7: name: expected 1 to 63 letters, digits, '.', '_' or '-', the first a letter or "
      "digit; got '../x'"},
+    {"command: a\nnode: {id: a/b}\n", "job.yaml:2:12: node.id: expected 1 to 63 letters, digits, "
+                                      "'.', '_' or '-', the first a letter "
+                                      "or digit; got 'a/b'"},
+    {"command: a\nrendezvous: {prefix: jobs}\n",
+     "job.yaml:2:14: rendezvous.prefix: expected a path such as /elastic-run, without '/' at its "
+     "end; got 'jobs'"},
+    {"command: a\nrendezvous: {prefix: /jobs/}\n",
+     "job.yaml:2:14: rendezvous.prefix: expected a path such as /elastic-run, without '/' at its "
+     "end; got '/jobs/'"},
     {"command: a\nversion: 2\n",
      "job.yaml:2:1: version: version 2 is newer than this program knows (1)"},
     {"command: a\nversion: 0\n",

@@ -115,6 +115,17 @@ Test(report, stop_says_that_it_is_unfinished)
     er_buf_done(&buf);
 }
 
+Test(report, node_that_leaves_is_not_the_job)
+{
+    struct er_verdict v = {.kind = ER_VERDICT_STOPPED, .exit_code = 75, .reason = "signal SIGTERM"};
+    struct er_report r = {.job = "j", .node = "n2", .verdict = &v, .outcome = "preempted"};
+    struct er_buf buf = format(&r);
+
+    has(&buf, "elastic-run: node 'n2' of job 'j' stopped: signal SIGTERM; exit code 75");
+    has(&buf, "the others go on");
+    er_buf_done(&buf);
+}
+
 Test(report, a_limit_is_an_error_not_a_crash)
 {
     struct er_verdict v = failed(ER_EXIT_EXITED, 3, 0);
