@@ -28,7 +28,7 @@ struct gpt {
     size_t slices_n;
     struct er_tape *tape;
     struct er_fsdp *fsdp; /* NULL: not sharded, or not yet */
-    char unit_names[GPT_LAYERS_MAX][16];
+    char unit_names[GPT_LAYERS_MAX][32];
     int32_t *positions; /* 0, 1, ... (T) */
 };
 

@@ -70,6 +70,8 @@ struct er_driver {
     uint64_t next_op, op_seq, stopped; /* stopped: newest generation told to stop */
     struct er_ckpt_record latest;
     uint64_t latest_rev; /* of the store, at which `latest` was known */
+    uint64_t self_rev;   /* newest revision at which something was known of the own keys */
+    uint64_t self_floor; /* the same when the read that is under way began */
     bool has_latest;
     struct {
         er_driver_kv_fn done;

@@ -73,6 +73,8 @@ static void on_self_watch(void *user, int rc, const struct er_store_event *event
     }
     if (n == 0 && --d->self_opening == 0)
         read_self_keys(d);
+    if (n > 0 && revision > d->self_rev)
+        d->self_rev = revision;
     for (size_t i = 0; i < n; i++)
         on_self_kv(d, events[i].kind == ER_STORE_PUT, &events[i].kv);
 }
@@ -90,6 +92,13 @@ static void on_self_read(void *user, int rc, const struct er_store_reply *reply)
     }
     if (d->self_wanted)
         return;
+    /* A read is never older than what was known before it: this is not the store that it was. */
+    if (reply->revision < d->self_floor) {
+        driver_feed(d, ER_EV_FORGET);
+        d->self_rev = 0;
+    }
+    if (reply->revision > d->self_rev)
+        d->self_rev = reply->revision;
     for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
         struct er_store_kv none = {.key = self_key(d, i, text), .mod_rev = reply->revision};
 
@@ -109,6 +118,7 @@ static void read_self_keys(struct er_driver *d)
 
     for (size_t i = 0; i < DRIVER_SELF_KEYS; i++)
         ops[i] = (struct er_store_op){.kind = ER_OP_RANGE, .key = self_key(d, i, text[i])};
+    d->self_floor = d->self_rev;
     d->self_reading = d->store->ops->txn(d->store, &txn, on_self_read, d) == 0;
     if (!d->self_reading) {
         d->self_wanted = true;

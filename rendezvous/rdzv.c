@@ -286,6 +286,20 @@ static void on_left(struct er_rdzv *c, const struct er_rdzv_event *e)
     c->left = c->run_generation;
 }
 
+/* What was known by its revision is not known any more: nothing is decided before the four keys
+ * have been read again. The lease, which the store may not know either, tells by itself. */
+static void forget(struct er_rdzv *c)
+{
+    if (c->lead != ER_LEAD_NO)
+        rdzv_depose(c);
+    memset(&c->k_world, 0, sizeof(c->k_world));
+    memset(&c->k_leader, 0, sizeof(c->k_leader));
+    memset(&c->k_node, 0, sizeof(c->k_node));
+    memset(&c->k_assign, 0, sizeof(c->k_assign));
+    c->lead_rev = 0;
+    c->self_ready = false;
+}
+
 static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
 {
     switch (e->kind) {
@@ -346,6 +360,9 @@ static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
     case ER_EV_PREPARED:
         if (c->preparing && e->generation == c->run_generation)
             c->prepared = e->generation;
+        break;
+    case ER_EV_FORGET:
+        forget(c);
         break;
     }
 }

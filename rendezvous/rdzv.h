@@ -104,7 +104,8 @@ enum er_rdzv_event_kind {
     ER_EV_PROGRESS,
     ER_EV_LEAVE,
     ER_EV_PLANNED, /* value: able to */
-    ER_EV_PREPARED
+    ER_EV_PREPARED,
+    ER_EV_FORGET /* the store has gone back (restored, or empty): its revisions begin anew */
 };
 
 struct er_rdzv_event {

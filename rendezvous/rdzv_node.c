@@ -171,6 +171,9 @@ static bool superseded(const struct er_rdzv *c)
     if (c->preparing && w->next != c->run_generation &&
         !(w->phase == ER_WORLD_SEALED && w->generation == c->run_generation))
         return true;
+    /* A record made anew, in a store that has lost the old one: what runs is not of it. */
+    if (strcmp(w->run, c->assignment.run) != 0)
+        return true;
     return rdzv_terminal(w) || w->generation > c->run_generation;
 }
 

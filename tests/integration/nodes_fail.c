@@ -168,6 +168,29 @@ static void restarted_etcd_is_ridden_out(void)
     nodes_end(&n);
 }
 
+/* Lost with all it knew, and started again empty: the job makes a new record, under which the nodes
+ * that live form anew; numbers go on. */
+static void emptied_etcd_is_begun_anew(void)
+{
+    struct nodes_case n;
+    struct nodes_said before;
+
+    nodes_begin(&n, "2");
+    for (int i = 0; i < 2; i++)
+        node_start(&n, i, ARGS(SH(NODES_WORKER)));
+    er_tap_require(nodes_next(&n, 0, 2, 2) && nodes_said(&n, 1, 0, &before));
+    etcd_member_kill(&n.etcd, 0);
+    for (int i = 0; i < 2; i++)
+        er_tap_check(er_test_wait_err(&n.p[i], "the store does not answer", NODES_WAIT));
+    etcd_wipe(&n.etcd, 0);
+    etcd_member_start(&n.etcd, 0);
+    er_tap_require(nodes_next(&n, 1, 2, 2));
+    er_tap_check(kill(before.pid, 0) < 0);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    nodes_end(&n);
+}
+
 struct leads {
     struct etcd_cluster *etcd;
     int leader;
@@ -263,6 +286,7 @@ int main(int argc, char **argv)
         CASE(interrupted_node_leaves_at_once_with_130),
         CASE(stopped_etcd_is_ridden_out),
         CASE(restarted_etcd_is_ridden_out),
+        CASE(emptied_etcd_is_begun_anew),
         CASE(killed_etcd_leader_of_three_costs_nothing),
         CASE(policy_stop_stops_workers_before_the_lease_ends),
         CASE(store_lost_for_good_is_69),
