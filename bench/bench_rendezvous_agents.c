@@ -78,7 +78,7 @@ static void spawn(pid_t *ret, const char *const argv[])
 
 static void start_agent(struct agents *a, int i)
 {
-    char endpoint[300], id[16], job[48];
+    char endpoint[300], id[32], job[48];
     const char *argv[] = {bench_bin("elastic-run"), "--nnodes=2:3", "--rdzv-backend=etcd", endpoint,
                           job, id, "--max-restarts=100000",
                           /* nodes go and come in turn here, without the pauses of real life */

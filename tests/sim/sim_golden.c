@@ -219,6 +219,13 @@ static bool write_all(const char *path, const char *head, size_t head_n, const c
     return ok;
 }
 
+static void print_line(const char *head, const char *line)
+{
+    printf("# %s", head);
+    fwrite(line, 1, strcspn(line, "\n"), stdout);
+    putchar('\n');
+}
+
 /* The first line in which they differ, and two before it. */
 static void print_difference(const char *path, const char *text, const char *want, const char *have)
 {
@@ -241,11 +248,9 @@ static void print_difference(const char *path, const char *text, const char *wan
     }
     printf("# %s:%u: the trace differs from here on\n", path, number);
     for (const char *at = lines[0]; at < want; at += strcspn(at, "\n") + 1)
-        printf("#     %.*s\n", (int)strcspn(at, "\n"), at);
-    want = *want ? want : "(end)";
-    have = *have ? have : "(end)";
-    printf("#   - %.*s\n#   + %.*s\n", (int)strcspn(want, "\n"), want, (int)strcspn(have, "\n"),
-           have);
+        print_line("    ", at);
+    print_line("  - ", *want ? want : "(end)");
+    print_line("  + ", *have ? have : "(end)");
 }
 
 /* The trace of a scenario; NULL: it broke a rule. The caller frees it. */
