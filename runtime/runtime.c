@@ -282,7 +282,8 @@ static int give_value(const char *key, const void *value, size_t n, void *ret_va
         *ret_n = n;
     if (n > cap)
         return er_error_set(err, -ENOSPC, "value of '%s' has %zu bytes, room for %zu", key, n, cap);
-    memcpy(ret_value, value, n);
+    if (n > 0) /* or ret_value may be NULL */
+        memcpy(ret_value, value, n);
     return 0;
 }
 
