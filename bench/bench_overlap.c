@@ -5,6 +5,9 @@
  *
  *     hidden = (serial - overlap) / min(compute, comm)
  *     bound  = max(comm, compute + CPU time of communication)
+ *
+ * That CPU time is what the kernel charges the ranks' processes in the steps of communication
+ * alone.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -135,19 +138,22 @@ static void emit_mode(const struct run *run, enum gpt_job_mode mode, const char 
 
 static void emit(const struct run *run, unsigned mb)
 {
-    static struct bench_series hidden, over;
+    static struct bench_series hidden, over, cpu;
     char figure[64];
 
-    hidden.n = over.n = 0;
+    hidden.n = over.n = cpu.n = 0;
     for (size_t r = 0; r < run->rounds; r++) {
         const double *ms = run->ms[r];
         double compute = ms[GPT_JOB_COMPUTE], comm = ms[GPT_JOB_COMM];
 
         bench_add(&hidden,
                   (ms[GPT_JOB_SERIAL] - ms[GPT_JOB_OVERLAP]) / (compute < comm ? compute : comm));
+        bench_add(&cpu, run->cpu_ms[r]);
         bench_add(&over, ms[GPT_JOB_OVERLAP] / greater(comm, compute + run->cpu_ms[r]));
     }
     emit_mode(run, GPT_JOB_COMM, "comm", mb);
+    snprintf(figure, sizeof(figure), "comm_cpu_%u_ms", mb);
+    bench_emit(figure, &cpu);
     emit_mode(run, GPT_JOB_SERIAL, "serial", mb);
     emit_mode(run, GPT_JOB_OVERLAP, "overlap", mb);
     snprintf(figure, sizeof(figure), "hidden_%u", mb);

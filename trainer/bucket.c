@@ -140,21 +140,39 @@ static void plan_group(struct er_bucket_plan *plan, const uint32_t *order, size_
     }
 }
 
+static size_t bytes_at(const struct er_bucket_plan *plan, const uint32_t *order, size_t place)
+{
+    return plan->spans[span_at(plan, order, place)].count * plan->element;
+}
+
+/* Nothing hides the last bucket: with `left` bytes to go a bucket takes half of them at most. */
+static size_t limit_near_end(size_t limit, size_t left)
+{
+    size_t half = left / 2 > ER_BUCKET_LAST_BYTES ? left / 2 : ER_BUCKET_LAST_BYTES;
+
+    return limit < half ? limit : half;
+}
+
 void er_bucket_plan_make(struct er_bucket_plan *plan, const uint32_t *order, size_t first_bytes,
                          size_t bucket_bytes)
 {
-    size_t limit = first_bytes ? first_bytes : ER_BUCKET_FIRST_BYTES;
+    size_t limit = first_bytes ? first_bytes : ER_BUCKET_FIRST_BYTES, left = 0;
 
     plan->buckets_n = 0;
+    for (size_t place = 0; place < plan->spans_n; place++)
+        left += bytes_at(plan, order, place);
     for (size_t first = 0, end; first < plan->spans_n; first = end) {
-        size_t bytes = plan->spans[span_at(plan, order, first)].count * plan->element;
+        size_t bytes = bytes_at(plan, order, first), most = limit_near_end(limit, left);
 
         for (end = first + 1; end < plan->spans_n; end++) {
-            bytes += plan->spans[span_at(plan, order, end)].count * plan->element;
-            if (bytes > limit)
+            size_t more = bytes_at(plan, order, end);
+
+            if (bytes + more > most)
                 break;
+            bytes += more;
         }
         plan_group(plan, order, first, end);
+        left -= bytes;
         limit = bucket_bytes ? bucket_bytes : ER_BUCKET_BYTES;
     }
     for (size_t b = 1; b < plan->buckets_n; b++)

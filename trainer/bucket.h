@@ -9,7 +9,8 @@
  * because backward finishes the last layer first; later as it was seen. As many as a bucket may
  * hold are a group. A bucket is one contiguous piece of memory (a view, nothing is copied), so a
  * group is one bucket, or as many as it has pieces, ordered by their last span. A span larger than
- * a bucket travels alone.
+ * a bucket travels alone. Towards the end groups become smaller, half of what is left each but at
+ * least ER_BUCKET_LAST_BYTES: there is no computation behind which the last ones could hide.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -18,6 +19,7 @@
 
 #define ER_BUCKET_FIRST_BYTES ((size_t)1 << 20)
 #define ER_BUCKET_BYTES       ((size_t)25 << 20)
+#define ER_BUCKET_LAST_BYTES  ((size_t)256 << 10)
 #define ER_BUCKET_SPANS_MAX   ((size_t)16384)
 
 struct er_bucket {

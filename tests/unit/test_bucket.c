@@ -131,6 +131,36 @@ Test(bucket, a_large_gradient_travels_alone)
     expect_layout(&f, "c|b|a");
 }
 
+/* Nothing is read: the memory need not exist. */
+static void place_mib(struct fixture *f, const double *mib, size_t n)
+{
+    uintptr_t at = 64;
+
+    for (size_t i = 0; i < n; i++) {
+        f->spans[i] =
+            (struct er_span){names[i], (float *)at, (size_t)(mib[i] * (1 << 20)) / sizeof(float)};
+        at += f->spans[i].count * sizeof(float);
+    }
+    f->plan.spans_n = n;
+}
+
+/* What comes last has no computation to hide behind. */
+Test(bucket, buckets_become_smaller_towards_the_end)
+{
+    struct fixture f;
+
+    plan(&f, (int[]){1}, 1, 0, 0);
+    place_mib(&f, (double[]){0.125, 0.125, 0.25, 0.5, 1, 2, 2, 2}, 8);
+    er_bucket_plan_make(&f.plan, NULL, 0, 0); /* without: all but the first in one of 25 MiB */
+    expect_layout(&f, "h|g|f|e|d|c|a+b");
+    place_mib(&f, (double[]){0.125, 0.125, 0.125, 0.0625}, 4); /* half of that is too little */
+    er_bucket_plan_make(&f.plan, NULL, 0, 0);
+    expect_layout(&f, "c+d|a+b");
+    place_mib(&f, (double[]){0.0625, 0.0625, 0.0625, 0.0625}, 4);
+    er_bucket_plan_make(&f.plan, NULL, 0, 0);
+    expect_layout(&f, "a+b+c+d");
+}
+
 Test(bucket, every_element_is_in_exactly_one_bucket)
 {
     static const size_t limits[] = {4, 36, 100, 400, 0};
