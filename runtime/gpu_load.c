@@ -1,14 +1,8 @@
 /* Finds er_nccl.so beside the program or among the installed files. */
-#include <dlfcn.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "base/module.h"
 #include "runtime/gpu_module.h"
-
-#define MODULE_FILE "er_nccl.so"
 
 /* What CUDA and NCCL read once, at their first call. Values that the user has set stay. */
 static void prepare_environment(void)
@@ -20,64 +14,26 @@ static void prepare_environment(void)
     unsetenv("NCCL_LAUNCH_MODE");
 }
 
-/* The folder of the running program; "": not known. */
-static void program_folder(char ret_path[PATH_MAX])
-{
-    ssize_t n = readlink("/proc/self/exe", ret_path, PATH_MAX - 1);
-    char *slash;
-
-    ret_path[n > 0 ? n : 0] = 0;
-    slash = strrchr(ret_path, '/');
-    if (slash)
-        *slash = 0;
-}
-
-static int try_load(const char *folder, const struct er_gpu_module **ret, struct er_error *err)
-{
-    char path[PATH_MAX + sizeof(MODULE_FILE)];
-    const struct er_gpu_module *module;
-    void *handle;
-
-    snprintf(path, sizeof(path), "%s/" MODULE_FILE, folder);
-    if (!*folder || access(path, R_OK) < 0)
-        return 1; /* not here */
-    prepare_environment();
-    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!handle)
-        return er_error_set(err, ER_E_UNSUPPORTED, "the GPU module cannot be loaded: %s",
-                            dlerror());
-    module = dlsym(handle, ER_GPU_MODULE_SYMBOL);
-    if (!module || module->version != ER_GPU_MODULE_VERSION)
-        return er_error_set(err, ER_E_UNSUPPORTED, "'%s' belongs to another version of elastic-run",
-                            path);
-    *ret = module;
-    return 0;
-}
-
 static int load(const struct er_gpu_module **ret, struct er_error *err)
 {
+    static const struct er_module MODULE = {
+        .what = "the GPU module",
+        .file = "er_nccl.so",
+        .symbol = ER_GPU_MODULE_SYMBOL,
+        .version = ER_GPU_MODULE_VERSION,
+        .hint = "it is built where CUDA's runtime and NCCL are installed with their headers; "
+                "ELASTIC_MODULE_DIR names another folder",
+    };
     const char *wanted = getenv("ELASTIC_MODULE_DIR");
-    char folder[PATH_MAX] = "";
-    int rc = 1;
+    const void *found;
+    int rc;
 
-    if (wanted && *wanted) {
-        rc = try_load(wanted, ret, err);
-        return rc != 1 ? rc
-                       : er_error_set(err, ER_E_UNSUPPORTED,
-                                      "no " MODULE_FILE " in ELASTIC_MODULE_DIR '%s'", wanted);
-    }
-    program_folder(folder);
-    rc = try_load(folder, ret, err);
-    if (rc == 1)
-        rc = try_load(ER_MODULE_DIR, ret, err);
-    if (rc != 1)
-        return rc;
-    return er_error_set(err, ER_E_UNSUPPORTED,
-                        "this build has no GPU module: no " MODULE_FILE
-                        " in '%s' or '" ER_MODULE_DIR "' (it is built where CUDA's runtime and "
-                        "NCCL are installed with their headers; ELASTIC_MODULE_DIR names another "
-                        "folder)",
-                        folder);
+    prepare_environment();
+    rc = er_module_load(&MODULE, wanted && *wanted ? wanted : NULL, &found, err);
+    if (rc)
+        return wanted && *wanted ? er_error_wrap(err, rc, "ELASTIC_MODULE_DIR") : rc;
+    *ret = found;
+    return 0;
 }
 
 int er_gpu_load(const struct er_gpu_module **ret, struct er_error *err)
