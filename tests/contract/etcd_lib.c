@@ -151,7 +151,9 @@ void etcd_member_kill(struct etcd_cluster *e, int i)
 
 void etcd_member_signal(struct etcd_cluster *e, int i, int sig)
 {
-    er_tap_require(kill(e->members[i].pid, sig) == 0);
+    pid_t pid = e->members[i].pid;
+
+    er_tap_require(sig == SIGSTOP ? er_test_stop(pid) : kill(pid, sig) == 0);
 }
 
 void etcd_wipe(struct etcd_cluster *e, int i)

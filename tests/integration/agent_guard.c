@@ -112,7 +112,7 @@ static void deaf_agent_is_killed_at_the_third_signal(void)
     agent = child_of(c.p.pid);
     worker = case_pid(&c, "worker");
     er_tap_require(agent > 1 && worker > 1);
-    kill(agent, SIGSTOP);
+    er_tap_require(er_test_stop(agent));
     kill(c.p.pid, SIGTERM);
     kill(c.p.pid, SIGINT);
     kill(c.p.pid, SIGHUP);
@@ -129,7 +129,7 @@ static void term_counts_before_int(void)
     case_begin(&c);
     case_start(&c, ARGS(SH("echo up; exec sleep 1000")));
     er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
-    kill(c.p.pid, SIGSTOP); /* both wait when it looks */
+    er_tap_require(er_test_stop(c.p.pid)); /* both wait when it looks */
     kill(c.p.pid, SIGINT);
     kill(c.p.pid, SIGTERM);
     kill(c.p.pid, SIGCONT);
@@ -245,7 +245,7 @@ static void status_of_a_stopped_agent_ends(void)
     case_start(&c, ARGS(SH("echo up; exec sleep 1000")));
     er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
     agent = child_of(c.p.pid);
-    kill(agent, SIGSTOP);
+    er_tap_require(er_test_stop(agent));
     er_tap_check(er_test_run(&ctl, ARGS(er_test_bin("elastic-ctl"), "--job", c.name, "status"),
                              NULL, 2 * ER_TEST_DEADLINE_MS) == 69);
     er_tap_check(strstr(er_test_err(&ctl), "does not answer") != NULL);

@@ -1,5 +1,6 @@
 #include "tests/lib/proc.h"
 
+#include <dirent.h>
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -149,6 +150,45 @@ bool er_test_wait_out(struct er_test_proc *p, const char *text, uint32_t timeout
 bool er_test_wait_err(struct er_test_proc *p, const char *text, uint32_t timeout_ms)
 {
     return wait_text(p, &p->err, &p->fds[1], text, timeout_ms);
+}
+
+/* State letter of /proc/<pid>/task/<tid>/stat; 0: it is gone. */
+static char thread_state(pid_t pid, const char *tid)
+{
+    char path[300], text[256] = "";
+    const char *end;
+    FILE *f;
+
+    snprintf(path, sizeof(path), "/proc/%d/task/%.200s/stat", (int)pid, tid);
+    f = fopen(path, "re");
+    if (!f)
+        return 0;
+    (void)!fgets(text, sizeof(text), f);
+    fclose(f);
+    end = strrchr(text, ')');
+    return end && end[1] == ' ' ? end[2] : 0;
+}
+
+static bool stands_still(void *user)
+{
+    pid_t pid = *(pid_t *)user;
+    char path[64];
+    struct dirent *entry;
+    bool still = true;
+    DIR *dir;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    dir = opendir(path);
+    while (dir && still && (entry = readdir(dir)))
+        still = entry->d_name[0] == '.' || strchr("TtZX", thread_state(pid, entry->d_name));
+    if (dir)
+        closedir(dir);
+    return dir && still;
+}
+
+bool er_test_stop(pid_t pid)
+{
+    return kill(pid, SIGSTOP) == 0 && er_test_wait_until(stands_still, &pid, ER_TEST_DEADLINE_MS);
 }
 
 int er_test_exit_code(const struct er_test_proc *p)
