@@ -24,12 +24,13 @@
 
 enum {
     WAIT_SLICE_US = 1000, /* between looks at peers and at the agent's notice */
-    AT_FIRST_LOOK = 0,    /* a deadline: as soon as drive() looks at the clock */
+    AT_FIRST_STOP = 0,    /* a deadline: as soon as a peer is to be waited for */
     QUICK_SPINS = 32,     /* before that: 1 to 2 us, about what waking a thread costs */
     QUICK_YIELDS = 16,    /* instead, where ranks share CPUs: the one that is waited for runs */
-    OWNER_SPIN_US = 50,   /* its core has nothing else to do */
-    THREAD_SPIN_US = 5,   /* its core may be computing */
-    SLICE_NS = 100000,    /* of its CPU time, the least there is */
+    AT_ONCE_BYTES = 512 << 10, /* over all ranks: 10 to 30 us with two */
+    OWNER_SPIN_US = 50,        /* its core has nothing else to do */
+    THREAD_SPIN_US = 5,        /* its core may be computing */
+    SLICE_NS = 100000,         /* of its CPU time, the least there is */
     THREAD_STACK_BYTES = 256 << 10
 };
 
@@ -136,7 +137,7 @@ static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct 
         rc = h->ops->step(h->transport, err);
         if (rc <= 0)
             return rc;
-        if (rc == ER_STEP_MOVED && !moved) {
+        if (rc == ER_STEP_MOVED && (!moved || deadline_us == AT_FIRST_STOP)) {
             moved = true;
             continue;
         }
@@ -287,9 +288,9 @@ static bool finish_at_once(struct host *h)
 
     if (!h->spin || h->ops != &er_host_shm_ops || !op || op->number != h->comm->staged ||
         er_op_is_pair(&op->desc) ||
-        er_op_bytes(&op->desc) > ER_SMALL_BYTES / (size_t)h->comm->size || !take_engine(h))
+        er_op_bytes(&op->desc) > AT_ONCE_BYTES / (size_t)h->comm->size || !take_engine(h))
         return false;
-    run(h, op->number, AT_FIRST_LOOK, 0);
+    run(h, op->number, AT_FIRST_STOP, 0);
     release_engine(h);
     return er_comm_next(h->comm) == NULL;
 }

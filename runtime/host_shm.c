@@ -159,14 +159,6 @@ static bool reached(uint32_t counter, uint32_t target)
     return (int32_t)(counter - target) >= 0;
 }
 
-#define ALL_REACHED(t, field, target)                                                              \
-    ({                                                                                             \
-        bool all_ = true;                                                                          \
-        for (int i_ = 0; i_ < (t)->comm->size && all_; i_++)                                       \
-            all_ = reached(atomic_load(&(t)->rank[i_].field), (target));                           \
-        all_;                                                                                      \
-    })
-
 static void wake(struct shm_rank *r)
 {
     if (!atomic_load(&r->asleep))
@@ -185,6 +177,37 @@ static bool last_to_reach(const struct er_transport *t, const _Atomic uint32_t *
         if (!reached(atomic_load(
                          (const _Atomic uint32_t *)(const void *)((const char *)&t->rank[i] + at)),
                      value))
+            return false;
+    return true;
+}
+
+/* Whether all ranks have brought piece t->piece in, or reduced it. What that says of earlier pieces
+ * saves looking at their `done`: who is at an operation has finished those before it. */
+static bool all_in(struct er_transport *t)
+{
+    uint32_t target = t->base + t->piece + 1;
+
+    for (int i = 0; i < t->comm->size; i++)
+        if (!reached(atomic_load(&mail_of(t, i, t->piece)->in), target))
+            return false;
+    t->cleared = t->piece == 0 ? t->base : t->cleared;
+    return true;
+}
+
+static bool all_red(struct er_transport *t)
+{
+    for (int i = 0; i < t->comm->size; i++)
+        if (!reached(atomic_load(&t->rank[i].red), t->base + t->piece + 1))
+            return false;
+    t->cleared = t->base + t->piece;
+    return true;
+}
+
+/* Whether all have finished so many pieces. */
+static bool all_done(struct er_transport *t, uint32_t target)
+{
+    for (int i = 0; i < t->comm->size && !reached(t->cleared, target); i++)
+        if (!reached(atomic_load(&t->rank[i].done), target))
             return false;
     return true;
 }
@@ -220,13 +243,13 @@ static void begin_shm(struct er_transport *t, struct er_op *const *ops, int ops_
 
 static void bring_in(struct er_transport *t)
 {
-    struct shm_rank *me = &t->rank[t->comm->rank];
+    struct shm_mail *mail = mail_of(t, t->comm->rank, t->next_in);
 
     if (t->next_in == 0)
-        me->desc[t->op->desc.seq % DEPTH] = t->op->desc;
+        mail->desc = t->op->desc;
     er_shm_copy_in(t);
     t->next_in++;
-    publish(t, &me->in, t->base + t->next_in);
+    publish(t, &mail->in, t->base + t->next_in);
 }
 
 static int check_descs(const struct er_transport *t, struct er_error *err)
@@ -234,29 +257,33 @@ static int check_descs(const struct er_transport *t, struct er_error *err)
     int rc = 0;
 
     for (int i = 0; i < t->comm->size && rc == 0; i++)
-        rc = er_op_agree(&t->op->desc, t->comm->rank, &t->rank[i].desc[t->op->desc.seq % DEPTH], i,
-                         err);
+        rc = er_op_agree(&t->op->desc, t->comm->rank, &mail_of(t, i, 0)->desc, i, err);
     return rc;
 }
 
-static void reduce_part(struct er_transport *t)
+static void part_done(struct er_transport *t)
 {
-    er_shm_reduce_part(t);
     publish(t, &t->rank[t->comm->rank].red, t->base + t->piece + 1);
     t->phase = PHASE_RED;
 }
 
+/* Nobody waits for the end of the last piece: that all have begun the next operation says it. */
 static void piece_done(struct er_transport *t)
 {
+    _Atomic uint32_t *done = &t->rank[t->comm->rank].done;
+
     t->piece++;
     t->phase = PHASE_IN;
-    publish(t, &t->rank[t->comm->rank].done, t->base + t->piece);
+    if (t->piece < t->pieces_n)
+        publish(t, done, t->base + t->piece);
+    else
+        atomic_store_explicit(done, t->base + t->piece, memory_order_release);
 }
 
-static bool may_copy_in(const struct er_transport *t)
+static bool may_copy_in(struct er_transport *t)
 {
     return t->next_in < t->pieces_n && t->next_in < t->piece + DEPTH &&
-           ALL_REACHED(t, done, t->base + t->next_in + 1 - DEPTH);
+           all_done(t, t->base + t->next_in + 1 - DEPTH);
 }
 
 static int step_messages(struct er_transport *t, struct er_error *err)
@@ -279,18 +306,13 @@ static int step_shm(struct er_transport *t, struct er_error *err)
         return step_messages(t, err);
     if (t->piece == t->pieces_n)
         return 0;
-    if (t->next_in > t->piece && t->phase == PHASE_IN &&
-        ALL_REACHED(t, in, t->base + t->piece + 1)) {
+    if (t->next_in > t->piece && t->phase == PHASE_IN && all_in(t)) {
         rc = t->piece == 0 ? check_descs(t, err) : 0;
         if (rc < 0)
             return rc;
-        if (t->plan == PLAN_PARTED) {
-            reduce_part(t);
-        } else {
-            er_shm_fetch(t);
-            piece_done(t);
-        }
-    } else if (t->phase == PHASE_RED && ALL_REACHED(t, red, t->base + t->piece + 1)) {
+        er_shm_fetch(t);
+        t->plan == PLAN_PARTED ? part_done(t) : piece_done(t);
+    } else if (t->phase == PHASE_RED && all_red(t)) {
         er_shm_fetch_parts(t);
         piece_done(t);
     } else if (may_copy_in(t)) {
@@ -311,7 +333,7 @@ static bool needs_shm(const struct er_transport *t, int peer)
         return !reached(atomic_load(&r->done), t->base + t->piece + 1 - DEPTH);
     if (t->phase == PHASE_RED)
         return !reached(atomic_load(&r->red), t->base + t->piece + 1);
-    return !reached(atomic_load(&r->in), t->base + t->piece + 1);
+    return !reached(atomic_load(&mail_of(t, peer, t->piece)->in), t->base + t->piece + 1);
 }
 
 static const struct er_op *sending_shm(const struct er_transport *t, int peer)
@@ -324,13 +346,11 @@ static const struct er_op *receiving_shm(const struct er_transport *t, int peer)
     return t->pairs.in[peer].op;
 }
 
-static bool may_step(const struct er_transport *t)
+static bool may_step(struct er_transport *t)
 {
     if (!t->op)
         return er_pairs_may_step(&t->pairs);
-    if (t->next_in > t->piece &&
-        (t->phase == PHASE_RED ? ALL_REACHED(t, red, t->base + t->piece + 1)
-                               : ALL_REACHED(t, in, t->base + t->piece + 1)))
+    if (t->next_in > t->piece && (t->phase == PHASE_RED ? all_red(t) : all_in(t)))
         return true;
     return may_copy_in(t);
 }

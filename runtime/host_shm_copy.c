@@ -2,9 +2,53 @@
 
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/copy.h"
 #include "runtime/host_algo.h"
 
-enum { HOME_BYTES = 16 << 10 }; /* reduced and taken home at a time; whole elements */
+enum {
+    HOME_BYTES = 16 << 10, /* reduced and taken home at a time; whole elements */
+    STREAM_FROM_BYTES = 8 << 10,
+    DOUBTFUL_FROM_BYTES = 512 << 10,
+    DEAR_BYTES_PER_US = 4000, /* a slot that is read at less is dear to read */
+    DEAR_PIECES = 256         /* for so long */
+};
+
+/*
+ * A slot is read by other cores alone, and a line that lies changed in our cache is slow to come by
+ * for them: 50 ns and more where the cores do not share a cache, one after the other (1 GB/s). So
+ * lines of larger pieces go past the cache, to memory, whence they stream. A few lines are there
+ * sooner when they do not; and the largest pieces leave the first caches by themselves, into one
+ * that the cores may share: these are written as usual until a reader finds that dear.
+ */
+static bool wants_streaming(const struct er_transport *t, size_t bytes)
+{
+    bool dear = false;
+
+    for (int i = 0; i < t->comm->size && bytes >= DOUBTFUL_FROM_BYTES; i++) {
+        uint32_t since =
+            t->base + t->next_in - atomic_load_explicit(&t->rank[i].dear, memory_order_relaxed);
+
+        dear = dear || (i != t->comm->rank && since < DEAR_PIECES);
+    }
+    return bytes >= STREAM_FROM_BYTES && (bytes < DOUBTFUL_FROM_BYTES || dear);
+}
+
+static void post(const struct er_transport *t, char *slot, const char *from, size_t n)
+{
+    if (t->streaming)
+        er_copy_streaming(slot, from, n);
+    else
+        memcpy(slot, from, n);
+}
+
+/* Two ranks move as many bytes if each reduces everything as if each reduces its half, and wait
+ * once instead of twice; but 16-bit types take longer to reduce than to move. */
+static bool goes_whole(const struct er_transport *t)
+{
+    return t->total <= ER_SMALL_BYTES / (size_t)t->comm->size ||
+           (t->comm->size == 2 && er_dtype_size((enum er_dtype)t->op->desc.dtype) != 2);
+}
 
 void er_shm_plan(struct er_transport *t)
 {
@@ -15,7 +59,7 @@ void er_shm_plan(struct er_transport *t)
     switch ((enum er_op_kind)op->desc.kind) {
     case ER_OP_ALL_REDUCE:
     case ER_OP_REDUCE:
-        if (t->total > ER_SMALL_BYTES / (size_t)t->comm->size)
+        if (!goes_whole(t))
             t->plan = PLAN_PARTED;
         break;
     case ER_OP_REDUCE_SCATTER:
@@ -34,6 +78,7 @@ void er_shm_plan(struct er_transport *t)
     case ER_OP_KIND_COUNT:
         break;
     }
+    t->mailed = t->plan == PLAN_WHOLE && t->total <= sizeof(t->rank->mail->data);
     t->unit = t->plan == PLAN_SCATTERED ? t->region_bytes : t->piece_bytes;
 }
 
@@ -51,8 +96,8 @@ static void copy_in_parted(struct er_transport *t, char *to)
     const char *from = (const char *)t->op->in + piece_begin(t, t->next_in);
     struct er_segment own = part(t, t->next_in, t->comm->rank);
 
-    memcpy(to, from, own.begin);
-    memcpy(to + own.end, from + own.end, piece_length(t, t->next_in) - own.end);
+    post(t, to, from, own.begin);
+    post(t, to + own.end, from + own.end, piece_length(t, t->next_in) - own.end);
 }
 
 static void copy_in_scattered(struct er_transport *t, char *to)
@@ -63,8 +108,8 @@ static void copy_in_scattered(struct er_transport *t, char *to)
         size_t n = clipped(t, block_n(t->op, i), t->next_in);
 
         if (i != t->comm->rank && n > 0)
-            memcpy(to + (size_t)i * t->region_bytes,
-                   in + er_op_block(t->op, i) + piece_begin(t, t->next_in), n);
+            post(t, to + (size_t)i * t->region_bytes,
+                 in + er_op_block(t->op, i) + piece_begin(t, t->next_in), n);
     }
 }
 
@@ -85,7 +130,10 @@ static size_t contribution(const struct er_transport *t, int rank)
 void er_shm_copy_in(struct er_transport *t)
 {
     char *to = slot_of(t, t->comm->rank, t->next_in);
+    size_t regions = t->plan == PLAN_SCATTERED ? (size_t)t->comm->size : 1;
 
+    t->streaming = wants_streaming(t, regions * piece_length(t, t->next_in));
+    mail_of(t, t->comm->rank, t->next_in)->streamed = t->streaming;
     if (t->plan == PLAN_PARTED) {
         copy_in_parted(t, to);
     } else if (t->plan == PLAN_SCATTERED) {
@@ -94,7 +142,7 @@ void er_shm_copy_in(struct er_transport *t)
         size_t n = clipped(t, contribution(t, t->comm->rank), t->next_in);
 
         if (n > 0)
-            memcpy(to, (const char *)t->op->in + piece_begin(t, t->next_in), n);
+            post(t, to, (const char *)t->op->in + piece_begin(t, t->next_in), n);
     }
 }
 
@@ -110,20 +158,23 @@ static void reduce_from_slots(struct er_transport *t, char *dst, size_t at, size
                    (enum er_reduce)t->op->desc.reduce);
 }
 
-/* Reduce our part into our own slot, where peers fetch it, and home, while it is in the first
- * cache. */
-void er_shm_reduce_part(struct er_transport *t)
+/* Reduce our part home, and while it is in the first cache into our slot, where peers fetch it. */
+static void reduce_part(struct er_transport *t)
 {
     struct er_segment own = part(t, t->piece, t->comm->rank);
     const char *in = (const char *)t->op->in + piece_begin(t, t->piece);
     char *out = t->op->out ? (char *)t->op->out + piece_begin(t, t->piece) : NULL;
     char *slot = slot_of(t, t->comm->rank, t->piece);
+    /* In place our contribution must last until its turn, which is at once for ranks 0 and 1. */
+    bool home = out && (out != in || t->comm->rank < 2);
 
     for (size_t at = own.begin; at < own.end; at += HOME_BYTES) {
         size_t n = own.end - at < HOME_BYTES ? own.end - at : HOME_BYTES;
 
-        reduce_from_slots(t, slot + at, at, n, in + at);
-        if (out)
+        reduce_from_slots(t, home ? out + at : slot + at, at, n, in + at);
+        if (home)
+            post(t, slot + at, out + at, n);
+        else if (out)
             memcpy(out + at, slot + at, n);
     }
 }
@@ -181,10 +232,14 @@ static void fetch_region(struct er_transport *t)
 static void fetch_reduced(struct er_transport *t)
 {
     size_t n = piece_length(t, t->piece);
+    char *out = (char *)t->op->out + piece_begin(t, t->piece);
+    const char *own = (const char *)t->op->in + piece_begin(t, t->piece);
 
-    if (n > 0 && t->op->out)
-        reduce_from_slots(t, (char *)t->op->out + piece_begin(t, t->piece), 0, n,
-                          slot_of(t, t->comm->rank, t->piece));
+    if (n == 0 || !t->op->out)
+        return;
+    if (own == out && t->comm->rank > 1) /* it must last until its turn */
+        own = slot_of(t, t->comm->rank, t->piece);
+    reduce_from_slots(t, out, 0, n, own);
 }
 
 static void fetch_from_root(struct er_transport *t)
@@ -196,13 +251,12 @@ static void fetch_from_root(struct er_transport *t)
         memcpy((char *)t->op->out + piece_begin(t, t->piece), slot_of(t, root, t->piece), n);
 }
 
-/* Everything of this piece that is not reduced in parts. */
-void er_shm_fetch(struct er_transport *t)
+static void fetch(struct er_transport *t)
 {
     switch ((enum er_op_kind)t->op->desc.kind) {
     case ER_OP_ALL_REDUCE:
     case ER_OP_REDUCE:
-        fetch_reduced(t);
+        t->plan == PLAN_PARTED ? reduce_part(t) : fetch_reduced(t);
         break;
     case ER_OP_BROADCAST:
         fetch_from_root(t);
@@ -221,4 +275,37 @@ void er_shm_fetch(struct er_transport *t)
     case ER_OP_KIND_COUNT:
         break;
     }
+}
+
+/* Whether it lies in the caches of others, where it may be dear to read. */
+static bool is_doubtful(const struct er_transport *t)
+{
+    bool doubtful = false;
+
+    for (int i = 0; i < t->comm->size && piece_length(t, t->piece) >= DOUBTFUL_FROM_BYTES; i++)
+        doubtful = doubtful || (i != t->comm->rank && !mail_of(t, i, t->piece)->streamed);
+    return doubtful;
+}
+
+/* A rank that was interrupted once is not a sign: two pieces in a row are. */
+static void weigh(struct er_transport *t, uint64_t us)
+{
+    size_t n = piece_length(t, t->piece) * ((size_t)t->comm->size - 1);
+
+    if (t->plan == PLAN_PARTED)
+        n /= (size_t)t->comm->size;
+    t->dear_n = n < us * DEAR_BYTES_PER_US ? t->dear_n + 1 : 0;
+    if (t->dear_n > 1)
+        atomic_store_explicit(&t->rank[t->comm->rank].dear, t->base + t->piece,
+                              memory_order_relaxed);
+}
+
+void er_shm_fetch(struct er_transport *t)
+{
+    bool doubtful = is_doubtful(t);
+    uint64_t began_us = doubtful ? er_now_us() : 0;
+
+    fetch(t);
+    if (doubtful)
+        weigh(t, er_now_us() - began_us);
 }

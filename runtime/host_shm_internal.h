@@ -10,17 +10,29 @@
 enum {
     LINE_BYTES = 64,
     CPU_WORDS = 16,
-    DEPTH = 2 /* pieces in flight per rank */
+    DEPTH = 2, /* pieces in flight per rank */
+    MAIL_BYTES = 1024
 };
+
+/* What says that a piece is there. A small one comes with it: one line more is a trip to the other
+ * core, which is most of the time that a small operation takes. */
+struct shm_mail {
+    _Alignas(LINE_BYTES) _Atomic uint32_t in; /* pieces brought in, up to the newest of this mail */
+    uint32_t streamed;                        /* the slot was written past the cache */
+    struct er_op_desc desc;                   /* valid with the first piece of an operation */
+    char data[MAIL_BYTES - 6 * sizeof(uint64_t)];
+};
+_Static_assert(sizeof(struct shm_mail) == MAIL_BYTES, "no padding");
 
 /* Written by its rank, read by all. */
 struct shm_rank {
-    _Alignas(LINE_BYTES) _Atomic uint32_t in;
-    _Atomic uint32_t red, done;
+    _Alignas(LINE_BYTES) _Atomic uint32_t red, done;
+    _Atomic uint32_t dear; /* the piece that was last slow to read out of a peer's slot */
     _Alignas(LINE_BYTES) _Atomic uint32_t bell; /* futex word; rung by peers */
     _Atomic uint32_t asleep;
-    _Alignas(LINE_BYTES) struct er_op_desc desc[DEPTH];
-    _Atomic uint64_t cpus[CPU_WORDS]; /* where it may run, a bit each; all 0: not said yet */
+    _Alignas(LINE_BYTES) _Atomic uint64_t cpus[CPU_WORDS]; /* where it may run, a bit each; all 0:
+                                                              not said yet */
+    struct shm_mail mail[DEPTH];                           /* of pieces in turn, as slots are */
 };
 
 enum phase { PHASE_IN, PHASE_RED };
@@ -41,21 +53,30 @@ struct er_transport {
     char *slots;           /* (size, DEPTH, piece_bytes), in the mapping */
     const void **src;      /* (size); owned scratch of a reduction */
     struct er_pairs pairs;
-    uint32_t base; /* pieces of all earlier operations */
+    uint32_t base;    /* pieces of all earlier operations */
+    uint32_t cleared; /* all ranks have finished so many, as far as we know */
     /* the unit at work */
     const struct er_op *op; /* a collective; NULL: messages */
     enum plan plan;
+    uint32_t dear_n;                   /* large pieces in a row that were slow to read */
+    bool streaming;                    /* the slot is written past the cache */
+    bool mailed;                       /* contributions go with the mail */
     size_t total;                      /* bytes that go through the longest slot, or region */
     size_t unit;                       /* of them in one piece */
     uint32_t pieces_n, piece, next_in; /* piece: at work; next_in: next to copy in */
     enum phase phase;
 };
 
+static inline struct shm_mail *mail_of(const struct er_transport *t, int rank, uint32_t piece)
+{
+    return &t->rank[rank].mail[(t->base + piece) % DEPTH];
+}
+
 static inline char *slot_of(const struct er_transport *t, int rank, uint32_t piece)
 {
     size_t i = (size_t)rank * DEPTH + (t->base + piece) % DEPTH;
 
-    return t->slots + i * t->piece_bytes;
+    return t->mailed ? mail_of(t, rank, piece)->data : t->slots + i * t->piece_bytes;
 }
 
 static inline size_t piece_begin(const struct er_transport *t, uint32_t piece)
@@ -85,8 +106,8 @@ static inline size_t block_n(const struct er_op *op, int rank)
 void er_shm_plan(struct er_transport *t);
 /* Our contribution to piece t->next_in into our slot. */
 void er_shm_copy_in(struct er_transport *t);
-/* Of piece t->piece: our part into our slot, where peers fetch it, and home; the peers' parts home;
- * or, what does not go in parts, everything home. */
-void er_shm_reduce_part(struct er_transport *t);
-void er_shm_fetch_parts(struct er_transport *t);
+/* Of piece t->piece: our part reduced, home and into our slot, where peers fetch it; or, what does
+ * not go in parts, everything home. */
 void er_shm_fetch(struct er_transport *t);
+/* The peers' parts home. */
+void er_shm_fetch_parts(struct er_transport *t);
