@@ -269,6 +269,8 @@ static void step(struct er_agent *agent)
         er_agent_report_drops(agent, now_us);
     if (!er_health_holds(agent))
         er_agent_step_driver(agent, now_us);
+    if (agent->group) /* a checkpoint was committed, perhaps */
+        er_agent_change_step(agent, now_us);
     er_agent_managed_step(agent, now_us);
     er_agent_wait_step(agent, now_us);
 }

@@ -90,8 +90,14 @@ struct er_agent {
     int stop_signal; /* last signal that makes the agent stop; 0: none */
     unsigned stop_signals;
     uint64_t stop_signal_us;
-    bool preempted;     /* file or command gave notice */
-    bool draining;      /* the workers of this generation were asked to save and leave */
+    bool preempted; /* file or command gave notice */
+    bool draining;  /* the workers of this generation were asked to save and leave */
+    struct {        /* a planned change that the workers are not told of yet */
+        bool waits, stays;
+        uint64_t until_us; /* then they are, all the same */
+        uint64_t saved;    /* newest checkpoint when it came */
+        uint64_t target;
+    } change;
     uint64_t ladder_us; /* then the stop ladder begins all the same; ER_FOREVER: it has, or no drain
                          */
     uint64_t waiting_us;             /* when to say whom the stop of a generation waits for */
@@ -165,8 +171,19 @@ void er_agent_report(struct er_agent *agent);
 void er_agent_tail_json(struct er_buf *buf, const char *tail);
 void er_agent_cause_json(struct er_buf *buf, const struct er_cause *cause);
 
-/* agent_stop.c */
+/* agent_change.c: planned changes. */
 void er_agent_on_notice(void *user, enum er_driver_notice kind, uint64_t target);
+/* Asks the workers to leave at a step boundary: `stays`, to come back in the next generation where
+ * they can. False: they cannot be asked; the ladder is next. */
+bool er_agent_ask_workers(struct er_agent *agent, const char *why, bool stays, uint64_t grace_us,
+                          bool save_first);
+void er_agent_change_step(struct er_agent *agent, uint64_t now_us);
+uint64_t er_agent_change_deadline(const struct er_agent *agent);
+void er_agent_dismiss_spare(struct er_agent *agent, const struct er_look *look);
+
+/* agent_stop.c */
+/* The generation is over for this node's workers: those that can, leave it for the next one. */
+void er_agent_stop_workers(struct er_agent *agent, uint64_t now_us);
 /* The first step of a stop that somebody asked for: drain when that is wanted and the workers can,
  * and the word to the terminal; the ladder follows when the driver says so. */
 void er_agent_begin_stop(struct er_agent *agent, const char *why, bool drain, uint64_t now_us);

@@ -201,11 +201,21 @@ static void say_waiting(struct er_agent *agent, uint64_t now_us)
     er_agent_say(agent, "waiting for rank%s %s to stop (%s)", plural(n), ranks, kill);
 }
 
+/* There may be a next generation for this node, and what its workers hold is worth keeping. */
+static bool can_go_on(const struct er_agent *agent)
+{
+    return agent->stop_signals == 0 && !agent->own_exit_code && !agent->draining;
+}
+
 void er_agent_stop_step(struct er_agent *agent, uint64_t now_us)
 {
     if (!agent->group)
         return;
-    if (now_us >= agent->ladder_us) {
+    er_agent_change_step(agent, now_us);
+    if (now_us >= agent->ladder_us && can_go_on(agent) &&
+        er_group_leave(agent->group, now_us, er_agent_grace(agent))) {
+        agent->ladder_us = ER_FOREVER;
+    } else if (now_us >= agent->ladder_us) {
         er_agent_say(agent, "the time to save is over: stopping %d worker%s with %s", alive(agent),
                      plural(alive(agent)), er_signal_name(agent->config->stop.signal));
         begin_ladder(agent, now_us);
@@ -218,38 +228,17 @@ void er_agent_stop_step(struct er_agent *agent, uint64_t now_us)
 
 uint64_t er_agent_stop_deadline(const struct er_agent *agent)
 {
-    return agent->ladder_us < agent->waiting_us ? agent->ladder_us : agent->waiting_us;
+    uint64_t at = agent->ladder_us < agent->waiting_us ? agent->ladder_us : agent->waiting_us;
+    uint64_t change = er_agent_change_deadline(agent);
+
+    return change < at ? change : at;
 }
 
-/* Asks the workers to save and leave at a step boundary; false: they cannot be asked. */
-static bool ask_to_leave(struct er_agent *agent, const char *why)
+void er_agent_stop_workers(struct er_agent *agent, uint64_t now_us)
 {
-    int n = alive(agent);
-
-    if (agent->draining || n == 0 || !er_group_drain(agent->group))
-        return agent->draining;
-    agent->draining = true;
-    er_agent_say(agent, "%s: asked %d worker%s to save and leave at the end of a step", why, n,
-                 plural(n));
-    return true;
-}
-
-/* The generation goes on elsewhere: `target`. Workers that cannot follow it are started anew there;
- * those that speak libelastic leave at a step boundary, with everything saved. */
-void er_agent_on_notice(void *user, enum er_driver_notice kind, uint64_t target)
-{
-    struct er_agent *agent = user;
-    uint64_t now_us = er_now_us();
-
-    if (!agent->group)
-        return;
-    agent->stop_wanted = true;
-    if (er_group_gone(agent->group)) {
-        er_agent_say_left(agent);
-    } else if (!ask_to_leave(agent, "the membership changes")) {
-        agent->waiting_us = now_us + WAITING_US;
+    agent->waiting_us = now_us + WAITING_US;
+    if (!can_go_on(agent) || !er_group_leave(agent->group, now_us, er_agent_grace(agent)))
         er_group_stop(agent->group, now_us, er_agent_grace(agent));
-    }
 }
 
 /* Nothing went wrong: a change that nobody could plan ahead. */
@@ -272,12 +261,6 @@ static uint64_t time_to_save(const struct er_agent *agent)
     return half_us < SAVE_US ? half_us : SAVE_US;
 }
 
-/* There may be a next generation for this node, and what its workers hold is worth keeping. */
-static bool can_go_on(const struct er_agent *agent)
-{
-    return agent->stop_signals == 0 && !agent->own_exit_code && !agent->draining;
-}
-
 void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
 {
     struct er_agent *agent = user;
@@ -289,14 +272,12 @@ void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
         return;
     }
     agent->stop_wanted = true;
-    if (er_group_gone(agent->group)) {
+    agent->change.waits = false;
+    if (er_group_gone(agent->group))
         er_agent_say_left(agent);
-    } else if (is_change(reason) && !agent->draining && ask_to_leave(agent, reason)) {
+    else if (is_change(reason) && !agent->draining &&
+             er_agent_ask_workers(agent, reason, can_go_on(agent), er_agent_grace(agent), true))
         agent->ladder_us = er_deadline_in(now_us, time_to_save(agent));
-    } else if (agent->ladder_us == ER_FOREVER) {
-        agent->waiting_us = now_us + WAITING_US;
-        if (can_go_on(agent) && er_group_leave(agent->group, now_us, er_agent_grace(agent)))
-            return;
-        er_group_stop(agent->group, now_us, er_agent_grace(agent));
-    }
+    else if (agent->ladder_us == ER_FOREVER)
+        er_agent_stop_workers(agent, now_us);
 }

@@ -251,6 +251,7 @@ void er_agent_wait_step(struct er_agent *agent, uint64_t now_us)
         return;
     er_driver_look(agent->driver, &look);
     agent->was_registered |= look.registered;
+    er_agent_dismiss_spare(agent, &look);
     er_agent_follow_run(agent);
     if (now_us < agent->wait.look_us && look.stand == agent->wait.stand)
         return;

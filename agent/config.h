@@ -29,6 +29,8 @@ struct er_envlist {
 };
 
 enum er_stdin_mode { ER_STDIN_AUTO, ER_STDIN_NONE, ER_STDIN_INHERIT };
+enum er_resize_at { ER_RESIZE_STEP, ER_RESIZE_CHECKPOINT, ER_RESIZE_NOW };
+enum er_below_min { ER_BELOW_MIN_WAIT, ER_BELOW_MIN_STOP };
 enum er_backend { ER_BACKEND_AUTO, ER_BACKEND_EMBEDDED, ER_BACKEND_ETCD, ER_BACKEND_MANAGED };
 enum er_run_mode {
     ER_MODE_RUN,
@@ -141,6 +143,8 @@ struct er_config {
     } restart;
 
     struct {
+        enum er_resize_at at;
+        enum er_below_min below_min;
         uint64_t settle_us, min_interval_us, grace_us;
     } resize;
 

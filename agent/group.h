@@ -44,6 +44,16 @@ void er_group_free(struct er_group *group);
 /* First rung of the ladder for every living worker; grace_us 0: KILL at once. Called again it can
  * only shorten the grace. */
 void er_group_stop(struct er_group *group, uint64_t now_us, uint64_t grace_us);
+/* The membership changes, and this node stays: workers that can live on are asked to leave the
+ * generation at the end of a step that all ranks agree on (`save_first`: with the state on disk),
+ * those that cannot, to end there; er_group_leave() or er_group_stop() follow when that takes too
+ * long. False: some do not speak libelastic, or none can live on; nothing was done. */
+bool er_group_ask(struct er_group *group, uint64_t now_us, uint64_t grace_us, bool save_first);
+/* Some living worker has said HELLO, and not that it is ready. */
+bool er_group_starts(const struct er_group *group);
+/* There is no next generation for the workers of a parted group: they are told so, and have
+ * `grace_us` to end. */
+void er_group_dismiss(struct er_group *group, uint64_t now_us, uint64_t grace_us);
 /* Ends the generation, but not the workers that can live on: they are told, and have `grace_us` to
  * leave; the others get the ladder. False: there are none such, nothing was done. What the ended
  * ones left behind is ended; processes that the living ones have detached from themselves (double

@@ -18,25 +18,77 @@ void er_group_turn_away(struct er_worker *w)
     w->has_left = false;
 }
 
-bool er_group_leave(struct er_group *g, uint64_t now_us, uint64_t grace_us)
+static bool any_lives_on(const struct er_group *g)
 {
     bool any = false;
 
     for (int i = 0; i < g->n; i++)
         any |= g->workers[i].rejoins && er_worker_fsm_alive(&g->workers[i].fsm);
-    if (!any || g->stopping || g->leaving || g->n != g->a.local_size)
-        return false;
+    return any && !g->stopping && g->n == g->a.local_size;
+}
+
+bool er_group_starts(const struct er_group *g)
+{
+    bool any = false;
+
+    for (int i = 0; i < g->n; i++) {
+        const struct er_worker *w = &g->workers[i];
+
+        any |= w->fsm.state < ER_WORKER_READY && w->spoke;
+    }
+    return any;
+}
+
+/* From now on the generation is being left; who has left already waits for the next one. */
+static void begin_leaving(struct er_group *g, uint64_t now_us, uint64_t grace_us)
+{
     g->leaving = true;
     g->leave_end_us = er_deadline_in(now_us, grace_us);
     for (int i = 0; i < g->n; i++) {
+        if (g->workers[i].has_left)
+            er_group_step_worker(g, &g->workers[i], ER_WORKER_EV_LEFT, now_us, 0);
+    }
+}
+
+bool er_group_ask(struct er_group *g, uint64_t now_us, uint64_t grace_us, bool save_first)
+{
+    if (g->leaving || !any_lives_on(g))
+        return false;
+    for (int i = 0; i < g->n; i++) {
+        if (er_worker_fsm_alive(&g->workers[i].fsm) && !g->workers[i].spoke)
+            return false;
+    }
+    for (int i = 0; i < g->n; i++) {
+        g->workers[i].save_first = save_first;
+        er_group_step_worker(g, &g->workers[i], ER_WORKER_EV_ASK, now_us, grace_us);
+    }
+    begin_leaving(g, now_us, grace_us);
+    return true;
+}
+
+bool er_group_leave(struct er_group *g, uint64_t now_us, uint64_t grace_us)
+{
+    if (!any_lives_on(g))
+        return false;
+    for (int i = 0; i < g->n; i++) {
         struct er_worker *w = &g->workers[i];
 
-        er_group_step_worker(g, w, w->rejoins ? ER_WORKER_EV_LEAVE : ER_WORKER_EV_STOP, now_us,
-                             grace_us);
-        if (w->has_left)
-            er_group_step_worker(g, w, ER_WORKER_EV_LEFT, now_us, 0);
+        if (!g->leaving || !w->has_left)
+            er_group_step_worker(g, w, w->rejoins ? ER_WORKER_EV_LEAVE : ER_WORKER_EV_STOP, now_us,
+                                 grace_us);
     }
+    begin_leaving(g, now_us, grace_us);
     return true;
+}
+
+void er_group_dismiss(struct er_group *g, uint64_t now_us, uint64_t grace_us)
+{
+    g->stopping = true;
+    g->leaving = g->parted = false;
+    g->grace_end_us = er_deadline_in(now_us, grace_us);
+    er_group_step_all(g, ER_WORKER_EV_HURRY, now_us, grace_us);
+    for (int i = 0; i < g->n; i++)
+        er_group_turn_away(&g->workers[i]);
 }
 
 /* The worker's connection has ended: mostly because it has. One that lives can be told nothing any
@@ -59,7 +111,10 @@ void er_group_left(struct er_group *g, struct er_worker *w, struct er_ctlconn *c
     er_ticket_init(&w->left, conn, seq, on_left_gone);
     w->has_left = w->rejoins = true;
     w->left_us = now_us;
-    er_group_step_worker(g, w, ER_WORKER_EV_LEFT, now_us, 0);
+    if (g->stopping) /* it came too late to go on */
+        er_group_turn_away(w);
+    else
+        er_group_step_worker(g, w, ER_WORKER_EV_LEFT, now_us, 0);
 }
 
 bool er_group_parted(const struct er_group *g)

@@ -142,15 +142,15 @@ const struct er_key_info er_keys[] = {
         .help = "before a respawn wait until dead workers' GPU memory is released"),
 #undef GROUP
 #define GROUP ER_GROUP_RESIZE
-    KEY("resize.at", CHOICE_TEXT, "step", NOWHERE, AGREE | LIVE | LATER, .choices = CHOICES("step", "checkpoint", "now"),
-        .help = "where a planned change (join, drain, scale, preemption) happens"),
+    KEY("resize.at", CHOICE, "step", AT(resize.at), AGREE | LIVE, .choices = CHOICES("step", "checkpoint", "now"),
+        .help = "where a planned change (join, drain, scale, preemption) happens: after the next step or checkpoint, or without waiting"),
     KEY("resize.settle", DURATION, "5s", AT(resize.settle_us), AGREE | LIVE, .help = "joins are gathered for this long"),
     KEY("resize.min_interval", DURATION, "1m", AT(resize.min_interval_us), AGREE | LIVE,
         .help = "between two grows; drains and preemptions are not delayed"),
     KEY("resize.notice_signal", SIGNAL, "none", NOWHERE, AGREE | NONE | LATER, .none_as = 0,
         .help = "for programs without libelastic: sent `grace` before the stop ladder, such as USR1"),
     KEY("resize.grace", DURATION, "1m", AT(resize.grace_us), AGREE, .help = "at most this between notice and stop ladder"),
-    KEY("resize.below_min", CHOICE_TEXT, "wait", NOWHERE, AGREE | LATER, .choices = CHOICES("wait", "stop"),
+    KEY("resize.below_min", CHOICE, "wait", AT(resize.below_min), AGREE, .choices = CHOICES("wait", "stop"),
         .help = "a planned leave that breaks MIN, always after a checkpoint: wait or stop (exit 75)"),
 #undef GROUP
 #define GROUP ER_GROUP_STOP

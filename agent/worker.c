@@ -17,8 +17,20 @@ void er_worker_drain(struct er_worker *w)
     atomic_store(&w->page->to_worker.word, w->generation << 8 | ER_NOTICE_DRAIN);
 }
 
+static void ask(struct er_worker *w)
+{
+    unsigned word = ER_NOTICE_REJOIN | (w->save_first ? ER_NOTICE_SAVE : 0);
+
+    if (w->rejoins)
+        atomic_store(&w->page->to_worker.word, w->generation << 8 | word);
+    else
+        er_worker_drain(w);
+}
+
 void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal)
 {
+    if (actions & ER_WORKER_ACT_ASK)
+        ask(w);
     if (actions & ER_WORKER_ACT_NOTICE)
         atomic_store(&w->page->to_worker.word, w->generation << 8 | ER_NOTICE_STOP);
     /* The child may not have reached its setsid() yet: then the group does not exist, the process

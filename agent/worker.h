@@ -45,6 +45,7 @@ struct er_worker {
     char *traceback;                /* owned; from the error file, NULL none */
     bool spoke;                     /* said HELLO: it speaks libelastic */
     bool rejoins;                   /* it answers a STOP by leaving, and lives on */
+    bool save_first;                /* when it is asked to leave: with the state on disk */
     bool has_left;                  /* its generation; `left` is owed the next one */
     struct er_ticket left;
     uint64_t left_us;

@@ -58,12 +58,24 @@ static unsigned on_stop_after_leave(struct er_worker_fsm *fsm, const struct er_w
     return fsm->signaled ? 0 : on_stop(fsm, event);
 }
 
-static unsigned on_leave(struct er_worker_fsm *fsm, const struct er_worker_event *event)
+static unsigned on_ask(struct er_worker_fsm *fsm, const struct er_worker_event *event)
 {
     set_state(fsm, ER_WORKER_STOPPING);
     fsm->deadline_us = er_deadline_in(event->now_us, event->grace_us);
     fsm->stopped_by_us = true;
+    return ER_WORKER_ACT_ASK;
+}
+
+static unsigned on_leave(struct er_worker_fsm *fsm, const struct er_worker_event *event)
+{
+    (void)on_ask(fsm, event);
     return ER_WORKER_ACT_NOTICE;
+}
+
+/* It was asked to, and now there is no time for that. */
+static unsigned on_leave_after_ask(struct er_worker_fsm *fsm, const struct er_worker_event *event)
+{
+    return fsm->signaled ? 0 : on_leave(fsm, event);
 }
 
 static unsigned on_left(struct er_worker_fsm *fsm, const struct er_worker_event *event)
@@ -113,14 +125,17 @@ static const handler_fn HANDLERS[ER_WORKER_STATE_COUNT][ER_WORKER_EV_COUNT] = {
                             [ER_WORKER_EV_EXITED] = on_exited},
     [ER_WORKER_UP] = {[ER_WORKER_EV_READY] = on_ready,
                       [ER_WORKER_EV_STOP] = on_stop,
+                      [ER_WORKER_EV_ASK] = on_ask,
                       [ER_WORKER_EV_LEAVE] = on_leave,
                       [ER_WORKER_EV_KILL] = on_kill,
                       [ER_WORKER_EV_EXITED] = on_exited},
     [ER_WORKER_READY] = {[ER_WORKER_EV_STOP] = on_stop,
+                         [ER_WORKER_EV_ASK] = on_ask,
                          [ER_WORKER_EV_LEAVE] = on_leave,
                          [ER_WORKER_EV_KILL] = on_kill,
                          [ER_WORKER_EV_EXITED] = on_exited},
     [ER_WORKER_STOPPING] = {[ER_WORKER_EV_STOP] = on_stop_after_leave,
+                            [ER_WORKER_EV_LEAVE] = on_leave_after_ask,
                             [ER_WORKER_EV_LEFT] = on_left,
                             [ER_WORKER_EV_REJOIN] = on_rejoin,
                             [ER_WORKER_EV_HURRY] = on_hurry,

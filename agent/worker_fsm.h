@@ -13,7 +13,9 @@
  * is STOPPING until it has left, then waits there without a deadline, and is UP again when it
  * rejoins.
  *
- *     UP, READY --- leave ---> STOPPING --- left, rejoin ---> UP
+ *     UP, READY --- ask, leave ---> STOPPING --- left, rejoin ---> UP
+ *
+ * Asked, it leaves at the end of a step that all ranks agree on; told to leave, it does at once.
  *
  * `kill` leads from any living state to KILLING. Every step returns the actions to carry out, in
  * the order of their bits. Time comes in, nothing goes out: no I/O, no clock, no allocation.
@@ -42,7 +44,8 @@ enum er_worker_event_kind {
     ER_WORKER_EV_EXECED, /* the program runs */
     ER_WORKER_EV_READY,  /* the worker says it is set up */
     ER_WORKER_EV_STOP,   /* first rung of the ladder, with `grace_us` */
-    ER_WORKER_EV_LEAVE,  /* instead: the notice alone; KILL after `grace_us` */
+    ER_WORKER_EV_ASK,    /* the membership changes: to leave at a boundary, within `grace_us` */
+    ER_WORKER_EV_LEAVE,  /* instead of STOP: the notice alone; KILL after `grace_us` */
     ER_WORKER_EV_LEFT,   /* the worker has left the generation, and waits for the next */
     ER_WORKER_EV_REJOIN, /* which is here */
     ER_WORKER_EV_HURRY,  /* the grace ends `grace_us` from now at the latest */
@@ -61,13 +64,14 @@ struct er_worker_event {
 enum er_worker_action {
     ER_WORKER_ACT_NOTICE = 1, /* the word STOP in the shared page */
     ER_WORKER_ACT_SIGNAL = 2, /* the stop signal, then CONT, to the process group */
-    ER_WORKER_ACT_KILL = 4    /* KILL to the process group */
+    ER_WORKER_ACT_KILL = 4,   /* KILL to the process group */
+    ER_WORKER_ACT_ASK = 8     /* the word REJOIN, or DRAIN */
 };
 
 struct er_worker_fsm {
     enum er_worker_state state;
     uint64_t deadline_us; /* ER_FOREVER unless STOPPING */
-    bool stopped_by_us;   /* a stop, leave or kill came before the exit */
+    bool stopped_by_us;   /* a stop, ask, leave or kill came before the exit */
     bool signaled;        /* the stop signal has been sent */
 };
 

@@ -26,8 +26,8 @@ enum er_phase {
  * What a worker is told. X(ENUM, "text")
  *
  *   CHECKPOINT   write a checkpoint at the next boundary, go on
- *   REJOIN       membership changes: leave at the next boundary and rejoin
- *   DRAIN        this node leaves
+ *   REJOIN       membership changes: leave at a boundary that all ranks agree on, and rejoin
+ *   DRAIN        this process leaves there for good: save, unless others keep the state
  *   STOP         the generation is over: abort communicators, stop stepping; er_rejoin() or exit
  */
 #define ER_NOTICES(X)                                                                              \
@@ -36,6 +36,9 @@ enum er_phase {
     X(REJOIN, "rejoin")                                                                            \
     X(DRAIN, "drain")                                                                              \
     X(STOP, "stop")
+
+#define ER_NOTICE_KIND 0x3fu /* of the page's word, which has 8 bits below the generation */
+#define ER_NOTICE_SAVE 0x40u /* with REJOIN: the state shall be on disk before anybody leaves */
 
 enum er_notice {
 #define ER_NOTICE_ENUM(name, text) ER_NOTICE_##name,

@@ -121,7 +121,8 @@ static void carry_out_one(struct er_driver *d, const struct er_rdzv_action *a)
         d->callbacks.prepare(d->user, a->start);
         break;
     case ER_ACT_NOTICE:
-        d->callbacks.notice(d->user, ER_DRIVER_NOTICE_REJOIN, a->generation);
+        d->callbacks.notice(d->user, a->stays ? ER_DRIVER_NOTICE_REJOIN : ER_DRIVER_NOTICE_LEAVE,
+                            a->generation);
         break;
     case ER_ACT_STOP:
         driver_kv_stop(d, a->generation);

@@ -96,7 +96,10 @@ struct er_note {
     const struct er_cause *cause;
 };
 
-enum er_driver_notice { ER_DRIVER_NOTICE_REJOIN };
+enum er_driver_notice {
+    ER_DRIVER_NOTICE_REJOIN, /* this node is in the next generation */
+    ER_DRIVER_NOTICE_LEAVE   /* it is not, as far as can be told now */
+};
 
 struct er_driver_callbacks {
     /* Start the local workers of a sealed generation. */
@@ -162,6 +165,9 @@ struct er_driver_opts {
     bool store_loss_stop;
     uint64_t store_loss_limit_us;
     uint64_t resize_grace_us; /* 0: changes are never planned ahead */
+    /* Nodes that leave on purpose, so that fewer than the minimum are left, end the job (75) once
+     * all members have left; else the others wait for join_timeout_us. */
+    bool below_min_stop;
     /* Where the job has another spec, this node's becomes the next one: it waits as a spare till
      * the job forms with enough nodes that have it. Otherwise it leaves with 76. */
     bool update_spec;

@@ -137,7 +137,7 @@ enum er_rdzv_action_kind {
     ER_ACT_UNWATCH_JOB,
     ER_ACT_START,
     ER_ACT_PREPARE,
-    ER_ACT_NOTICE, /* generation: the target */
+    ER_ACT_NOTICE, /* generation: the target; stays: this node is in it */
     ER_ACT_STOP,
     ER_ACT_VERDICT, /* the last one ever */
     ER_ACT_NOTE
@@ -153,7 +153,8 @@ struct er_rdzv_action {
     enum er_rdzv_lane_id lane;
     const struct er_store_txn *txn;
     const struct er_assignment *start;
-    uint64_t generation; /* STOP */
+    uint64_t generation; /* STOP, NOTICE */
+    bool stays;          /* NOTICE */
     const char *reason;  /* STOP */
     const struct er_verdict *verdict;
     struct er_note note;
@@ -212,6 +213,7 @@ struct er_rdzv {
     bool planned, preparing; /* preparing: what runs is claimed, not sealed */
     bool prepare_failed;
     uint64_t prepared, noticed;
+    uint64_t go_for, go_us;  /* the planned change that is to happen, and since when */
     uint64_t leave_until_us; /* workers may go on till then */
     bool leaving, revoked;
     int leave_code;

@@ -44,6 +44,11 @@ static bool enough(struct er_rdzv *c, const struct rdzv_survey *s)
         return true;
     }
     c->min_met_us = 0;
+    if (c->opts.below_min_stop && c->view.world.reason == ER_REASON_DRAINED) {
+        rdzv_write_verdict(c, ER_WORLD_FAILED, EXIT_TEMPFAIL, true, NULL,
+                           "a planned leave left fewer nodes than the minimum");
+        return false;
+    }
     if (rdzv_due(c, er_deadline_in(rdzv_counted_from(c, c->forming_us), c->opts.join_timeout_us)))
         rdzv_write_verdict(c, ER_WORLD_FAILED, EXIT_TEMPFAIL, true, NULL,
                            "fewer nodes than the minimum within join_timeout");

@@ -10,7 +10,9 @@
 #define RUN_RETRY_US                                                                               \
     100000ull /* doubled up to 6.4 s: a thousand agents may wait for the last old one */
 #define RUN_RETRY_SHIFTS 6
-#define KILL_US          1000000ull /* from the end of the stop grace to the last worker's end */
+#define ASSIGN_LAG_US                                                                              \
+    500000ull              /* an assignment that was written before the word to go shows by then */
+#define KILL_US 1000000ull /* from the end of the stop grace to the last worker's end */
 
 enum { CODE_UNAVAILABLE = 69, CODE_TEMPFAIL = 75, CODE_PROTOCOL = 76, CODE_CONFIG = 78 };
 
@@ -298,6 +300,28 @@ static void ride_decide(struct er_rdzv *c)
         rdzv_leave(c, CODE_UNAVAILABLE, "the store was out of reach for store_loss.limit", 0);
 }
 
+/* The running workers are to leave for the next generation. Whether this node is in it shows in its
+ * assignment, which was written before; the two are watched apart. */
+static void notice_workers(struct er_rdzv *c)
+{
+    const struct er_job_record *w = &c->world;
+    struct er_rdzv_action *a;
+
+    if (c->run != ER_RUN_UP || c->preparing || !w->next_go || w->next == c->noticed ||
+        w->generation != c->run_generation)
+        return;
+    if (c->go_for != w->next) {
+        c->go_for = w->next;
+        c->go_us = c->now_us;
+    }
+    if (!wanted_ahead(c) && !c->leaving && !rdzv_due(c, er_deadline_in(c->go_us, ASSIGN_LAG_US)))
+        return;
+    c->noticed = w->next;
+    a = rdzv_act(c, ER_ACT_NOTICE);
+    a->generation = w->next;
+    a->stays = wanted_ahead(c) && !c->leaving;
+}
+
 static void run_decide(struct er_rdzv *c)
 {
     if (c->run == ER_RUN_UP && (superseded(c) || leaving_now(c) || c->prepare_failed))
@@ -313,11 +337,7 @@ static void run_decide(struct er_rdzv *c)
         wanted_ahead(c) && c->world.next > c->left && c->world.next > c->run_generation &&
         !assigned(c))
         prepare_workers(c);
-    if (c->run == ER_RUN_UP && !c->preparing && c->world.next_go && c->world.next != c->noticed &&
-        c->world.generation == c->run_generation) {
-        c->noticed = c->world.next;
-        rdzv_act(c, ER_ACT_NOTICE)->generation = c->world.next;
-    }
+    notice_workers(c);
     /* Assigned or not, what was never started here is as good as left. */
     if (c->run == ER_RUN_IDLE && c->k_world.present && c->world.phase == ER_WORLD_FORMING &&
         c->world.last_sealed > c->left)

@@ -83,6 +83,9 @@ ER_API int er_barrier(struct er_ctx *ctx, const char *name, uint64_t timeout_us,
  * step vote does). */
 ER_API enum er_notice er_notice(const struct er_ctx *ctx);
 
+/* With the notice REJOIN: whether the state is to be on disk before the ranks leave. */
+ER_API int er_notice_saves(const struct er_ctx *ctx);
+
 /* Tell the agent where this worker is: a few stores into the shared page. `step` is the last
  * finished step (0: none). During ER_PHASE_STARTUP it says where the work begins (what a checkpoint
  * brought), and is not counted as a step finished by this process; call it so before another thread
@@ -95,11 +98,14 @@ ER_API void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double los
 ER_API int er_ready(struct er_ctx *ctx, struct er_error *err);
 
 /*
- * Staying alive when the generation ends because somebody was lost. A process that offers it,
- * before er_ready(), is not stopped by signal then: it is told by the notice STOP (which ends its
- * waits in communicators), or learns of the loss from an operation that fails with ER_E_PEER_LOST
- * or ER_E_ABORTED; it aborts its communicators, touches nothing that others see, and calls
- * er_rejoin(). Who does not come within stop.grace is killed, and started anew.
+ * Staying alive when the generation ends because somebody was lost, or because the membership
+ * changes. A process that offers it, before er_ready(), is not stopped by signal then. A loss: it
+ * is told by the notice STOP (which ends its waits in communicators), or learns of it from an
+ * operation that fails with ER_E_PEER_LOST or ER_E_ABORTED. A change: it is told by the notice
+ * REJOIN, or DRAIN when it is not to come back, and finishes the step; the ranks leave at the first
+ * boundary at which all of them have been told (the step vote says so). Then it aborts its
+ * communicators, touches nothing that others see, and calls er_rejoin(), or ends. Who does not come
+ * within stop.grace, or resize.grace, is killed and started anew.
  */
 ER_API void er_rejoin_offer(struct er_ctx *ctx);
 

@@ -23,7 +23,7 @@ bool er_host_told_to_stop(const struct er_comm *comm)
     if (!comm->page)
         return false;
     word = atomic_load_explicit(&comm->page->to_worker.word, memory_order_acquire);
-    return (word & 0xff) == ER_NOTICE_STOP && word >> 8 == comm->generation;
+    return (word & ER_NOTICE_KIND) == ER_NOTICE_STOP && word >> 8 == comm->generation;
 }
 
 /* The first peer that has told of a failure, or -1. Its words explain more than connections that

@@ -344,13 +344,23 @@ int er_barrier(struct er_ctx *ctx, const char *name, uint64_t timeout_us, struct
                : rc;
 }
 
-enum er_notice er_notice(const struct er_ctx *ctx)
+/* A word about an older generation is history. */
+static uint64_t notice_word(const struct er_ctx *ctx)
 {
     if (!ctx->page)
         return ER_NOTICE_NONE;
     uint64_t word = atomic_load_explicit(&ctx->page->to_worker.word, memory_order_acquire);
-    /* A word about an older generation is history. */
-    return word >> 8 >= ctx->world.generation ? (enum er_notice)(word & 0xff) : ER_NOTICE_NONE;
+    return word >> 8 >= ctx->world.generation ? word & 0xff : ER_NOTICE_NONE;
+}
+
+enum er_notice er_notice(const struct er_ctx *ctx)
+{
+    return (enum er_notice)(notice_word(ctx) & ER_NOTICE_KIND);
+}
+
+int er_notice_saves(const struct er_ctx *ctx)
+{
+    return (notice_word(ctx) & ER_NOTICE_SAVE) != 0;
 }
 
 /* Of several threads, one: step and time belong together, and whoever sees the step sees its time.

@@ -83,6 +83,7 @@ static int settle(struct er_train *train, const struct er_vote *vote, struct er_
 static int agree(struct er_train *train, const struct er_loss *loss, struct er_vote *vote,
                  struct er_error *err)
 {
+    struct er_train_told told;
     int rc;
 
     er_progress(train->ctx, ER_PHASE_COMMUNICATE, train->applied);
@@ -90,8 +91,10 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
                              .weight = loss->weight,
                              .nonfinite = loss->nonfinite,
                              .flags = ER_VOTE_NONFINITE << train->opts->nonfinite};
+    told.notice = er_notice(train->ctx);
+    told.save_first = er_notice_saves(train->ctx);
     er_train_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
-                              er_notice(train->ctx), er_now_us());
+                              told, er_now_us());
     er_train_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));
     rc = reduce(train, vote, err);
     if (train->ddp && er_ddp_reduced(train->ddp))
@@ -146,6 +149,8 @@ static int follow_up(struct er_train *train, const struct er_vote *vote, enum er
 
     if (rc == 0 && todo.save)
         rc = er_train_save(train, todo.ending, err);
+    else
+        train->policy.owed |= todo.owe;
     if (rc == 0 && todo.epoch_end)
         rc = end_epoch(train, err);
     if (rc < 0)
@@ -199,6 +204,7 @@ static int run_steps(struct er_train *train, struct er_error *err)
     train->result.skipped = train->bad.skipped;
     train->result.rolled_back = train->bad.rolled_back;
     train->result.stopped = ending == ER_END_STOPPED;
+    train->leaving = ending == ER_END_REJOIN;
     if (ending == ER_END_REJOIN)
         return er_error_set(err, ER_E_ABORTED, "membership changes: generation left after step %lu",
                             ul(train->applied));
@@ -230,20 +236,23 @@ int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
                  struct er_error *err)
 {
     struct er_train train = {.ctx = ctx, .ops = ops, .user = user, .opts = opts};
-    bool stays = !ops->shard && !opts->restart_on_loss;
     struct er_error why = ER_ERROR_INIT;
-    int rc;
+    int rc, next = 0;
 
-    if (stays)
+    train.rejoins = !ops->shard && !opts->restart_on_loss;
+    if (train.rejoins)
         er_rejoin_offer(ctx);
     rc = run_generation(&train, &why);
-    /* Without a next generation the error is that of the last one. */
-    while (stays && others_were_lost(rc) && er_rejoin(ctx, UINT64_MAX, NULL) == 0) {
+    while (train.rejoins && others_were_lost(rc) &&
+           (next = er_rejoin(ctx, UINT64_MAX, NULL)) == 0) {
         train.result.recoveries++;
+        train.leaving = false;
         why = (struct er_error)ER_ERROR_INIT;
         rc = run_generation(&train, &why);
     }
-    if (rc < 0)
+    if (rc < 0 && train.leaving && next == ER_REJOIN_DONE)
+        train.result.stopped = true; /* it left as it was told, and is not needed any more */
+    else if (rc < 0) /* without a next generation the error is that of the last one */
         return er_error_set(err, rc, "%s", why.text);
     *ret = train.result;
     return 0;

@@ -38,6 +38,8 @@ struct er_train {
     struct er_ddp_times times; /* of the last step */
     struct er_ckpt *ckpt;      /* NULL: no checkpoints */
     struct er_train_saving saving;
+    bool rejoins; /* this process can live on in another generation */
+    bool leaving; /* the last one ended at a boundary that all agreed on */
     int rank, size;
     const struct er_slice *state; /* the program's */
     size_t state_n;

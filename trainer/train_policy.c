@@ -29,10 +29,15 @@ static enum er_notice ask_once(struct er_train_policy *policy, enum er_notice no
 }
 
 void er_train_policy_fill_vote(struct er_train_policy *policy, struct er_vote *vote, uint64_t step,
-                               int rank, int size, enum er_notice notice, uint64_t now_us)
+                               int rank, int size, struct er_train_told told, uint64_t now_us)
 {
     vote->step = step;
-    vote->notice = ask_once(policy, notice);
+    vote->notice = ask_once(policy, told.notice);
+    policy->told = told.notice;
+    if (told.notice < ER_NOTICE_REJOIN)
+        vote->flags |= ER_VOTE_UNTOLD;
+    else if (told.notice == ER_NOTICE_REJOIN)
+        vote->flags |= ER_VOTE_STAYS | (told.save_first ? ER_VOTE_SAVE_FIRST : 0);
     if (rank == 0 && due_by_time(policy, now_us))
         vote->flags |= ER_VOTE_SAVE_DUE;
     /* The vote takes the maximum: the lowest rank wins. */
@@ -97,27 +102,41 @@ int er_train_policy_culprit(const struct er_vote *vote, int size)
     return vote->user[0] > 0 ? size - (int)vote->user[0] : -1;
 }
 
+/* A STOP that the ranks could still agree on ends the generation: whether there is another one for
+ * this process, its agent knows. */
 static enum er_train_ending ending_of(const struct er_train_policy *policy, uint64_t applied,
-                                      uint32_t notice)
+                                      const struct er_vote *vote)
 {
     if (applied >= policy->opts.total_steps)
         return ER_END_DONE; /* nothing is left to do: the notice is moot */
-    if (notice == ER_NOTICE_DRAIN || notice == ER_NOTICE_STOP)
-        return ER_END_STOPPED;
-    return notice == ER_NOTICE_REJOIN ? ER_END_REJOIN : ER_GO_ON;
+    if (vote->notice == ER_NOTICE_STOP)
+        return policy->opts.rejoins ? ER_END_REJOIN : ER_END_STOPPED;
+    if (vote->notice < ER_NOTICE_REJOIN || (vote->flags & ER_VOTE_UNTOLD))
+        return ER_GO_ON;
+    return policy->told == ER_NOTICE_REJOIN ? ER_END_REJOIN : ER_END_STOPPED;
+}
+
+/* Whether a run that ends here has to leave its state on the disk. */
+static bool saves_at_end(const struct er_train_policy *policy, enum er_train_ending ending,
+                         const struct er_vote *vote)
+{
+    if (ending == ER_END_DONE || (vote->flags & ER_VOTE_SAVE_FIRST) || !policy->opts.rejoins)
+        return true;
+    return vote->notice != ER_NOTICE_STOP && !(vote->flags & ER_VOTE_STAYS);
 }
 
 struct er_train_policy_todo er_train_policy_after(const struct er_train_policy *policy,
                                                   uint64_t applied, const struct er_vote *vote)
 {
     const struct er_train_policy_opts *opts = &policy->opts;
-    struct er_train_policy_todo todo = {.ending = ending_of(policy, applied, vote->notice)};
+    struct er_train_policy_todo todo = {.ending = ending_of(policy, applied, vote)};
     bool by_step = opts->checkpoint_steps > 0 && applied % opts->checkpoint_steps == 0;
     bool asked = vote->notice == ER_NOTICE_CHECKPOINT || (vote->flags & ER_VOTE_SAVE_DUE);
 
     todo.advance = policy->flight_step > 0 && vote->user[1] == 0;
+    todo.owe = by_step || asked || policy->owed;
     todo.save = opts->checkpoints && policy->saved_step != applied &&
-                (by_step || asked || policy->owed || todo.ending != ER_GO_ON);
+                (todo.ending == ER_GO_ON ? todo.owe : saves_at_end(policy, todo.ending, vote));
     /* A run that is told to leave does not begin an evaluation. */
     todo.epoch_end =
         applied % opts->epoch_steps == 0 && (todo.ending == ER_GO_ON || todo.ending == ER_END_DONE);

@@ -11,6 +11,11 @@
 
 #define ER_VOTE_SAVE_DUE  1u /* vote.flags: rank 0's clock says that a checkpoint is due */
 #define ER_VOTE_NONFINITE 2u /* vote.flags: << policy of a rank for steps that are not finite */
+/* vote.flags: any rank has not been told yet that the membership changes; any that was told is to
+ * come back (the others end for good); the state is to be on disk first. */
+#define ER_VOTE_UNTOLD     16u
+#define ER_VOTE_STAYS      32u
+#define ER_VOTE_SAVE_FIRST 64u
 /* vote.user[]: the maximum of all ranks. [0]: whose loss is not finite; [1]: 1 while this rank's
  * part of a checkpoint is still being written. */
 
@@ -19,6 +24,13 @@ struct er_train_policy_opts {
     bool checkpoints; /* there is a directory */
     uint64_t checkpoint_steps, checkpoint_every_us;
     uint32_t failures_max; /* 0: never fatal */
+    bool rejoins;          /* this process can live on in another generation */
+};
+
+/* What this rank is told, as read once for its vote. */
+struct er_train_told {
+    enum er_notice notice;
+    bool save_first; /* er_notice_saves() */
 };
 
 struct er_train_policy {
@@ -29,6 +41,7 @@ struct er_train_policy {
     uint64_t tried_us;    /* when a checkpoint was last begun, or failed */
     uint32_t failures;    /* in a row */
     bool request_taken;   /* the CHECKPOINT notice in force has been put into a vote */
+    enum er_notice told;  /* this rank, in the last vote */
 };
 
 /* `resumed_from`: step of the loaded checkpoint, 0: none. */
@@ -38,7 +51,7 @@ void er_train_policy_init(struct er_train_policy *policy, const struct er_train_
 /* This rank's part of the vote of `step`: notice, flags, loss, weight, and where a loss is not
  * finite. A CHECKPOINT notice that stays in force is asked for once. */
 void er_train_policy_fill_vote(struct er_train_policy *policy, struct er_vote *vote, uint64_t step,
-                               int rank, int size, enum er_notice notice, uint64_t now_us);
+                               int rank, int size, struct er_train_told told, uint64_t now_us);
 
 /* `done`: this rank's part of the checkpoint in flight is done; true without one. */
 void er_train_policy_fill_saving(struct er_vote *vote, bool done);
@@ -71,10 +84,16 @@ enum er_train_remedy er_train_policy_bad(struct er_train_bad *bad, enum er_train
 /* All ranks have the same policy for such steps. */
 bool er_train_policy_same(const struct er_vote *vote);
 
+/*
+ * STOPPED: this process ends; REJOIN: it goes over to the next generation. A change of the
+ * membership (notices REJOIN and DRAIN) happens at the first step in whose vote every rank had been
+ * told; nobody saves for it while somebody stays who has the state in memory, unless asked to.
+ */
 enum er_train_ending { ER_GO_ON, ER_END_DONE, ER_END_STOPPED, ER_END_REJOIN };
 struct er_train_policy_todo {
     bool advance; /* first: all ranks are done with their part of the checkpoint in flight */
     bool save, epoch_end;
+    bool owe; /* one is due: where it is not written now, the next generation begins with it */
     enum er_train_ending ending;
 };
 /* After step `applied` with its agreed vote. */

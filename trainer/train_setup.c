@@ -351,13 +351,20 @@ static void begin_policy(struct er_train *train)
         .checkpoint_steps = train->saving.steps,
         .checkpoint_every_us = train->saving.every_us,
         .failures_max = (uint32_t)train->saving.failures_max,
+        .rejoins = train->rejoins,
     };
+
+    /* What the generation before did not get to. */
+    bool owed = train->policy.owed || train->policy.flight_step > 0;
+    uint64_t tried_us = train->policy.tried_us;
 
     train->line_us = er_now_us();
     train->line_samples = train->samples;
     train->pace_us = train->line_us;
     train->pace_step = train->applied;
-    er_train_policy_init(&train->policy, &policy, train->held.saved_step, train->line_us);
+    er_train_policy_init(&train->policy, &policy, train->held.saved_step,
+                         tried_us > 0 ? tried_us : train->line_us);
+    train->policy.owed = owed;
 }
 
 /* Until the state is whole, this rank has none. */

@@ -328,19 +328,30 @@ static int notice(enum er_notice notice, const struct er_step *step)
     return 0;
 }
 
-static int ask_to_drain(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
+/* The ranks are told one after the other, this one last. */
+static int notice_in_turn(unsigned notice, const struct er_step *step)
 {
-    return notice(ER_NOTICE_DRAIN, step);
+    uint64_t turn = step->step - test->step;
+
+    if (step->step >= test->step && turn < 3)
+        er_fake_notice(test->world, (int)((uint64_t)test->rank + turn + 1) % 3, 1,
+                       (enum er_notice)notice);
+    return 0;
 }
 
-/* One rank alone is told; all leave after the same step, with the state saved. */
+static int ask_to_drain(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
+{
+    return notice_in_turn(ER_NOTICE_DRAIN, step);
+}
+
+/* Whoever was told when: all leave after the same step, with the state saved. */
 static void a_drained_rank_ends_the_run_for_all_at_one_step(void)
 {
     set_up();
     er_test_tempdir(test->dir);
     test->deed = ask_to_drain;
     test->rank = 1;
-    test->step = 7;
+    test->step = 5;
     go(3);
     expect_all(3, 0);
     for (int rank = 0; rank < 3; rank++) {
@@ -386,7 +397,7 @@ static void a_stopped_generation_ends_at_once(void)
 
 static int ask_to_rejoin(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
 {
-    return notice(ER_NOTICE_REJOIN, step);
+    return notice_in_turn(ER_NOTICE_REJOIN | ER_NOTICE_SAVE, step);
 }
 
 static void a_change_of_members_ends_the_generation_with_its_state_saved(void)
@@ -395,7 +406,7 @@ static void a_change_of_members_ends_the_generation_with_its_state_saved(void)
     er_test_tempdir(test->dir);
     test->deed = ask_to_rejoin;
     test->rank = 2;
-    test->step = 3;
+    test->step = 1;
     go(3);
     expect_all(3, ER_E_ABORTED);
     er_tap_check(test->reports[0].commits == 1);

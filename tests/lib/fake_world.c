@@ -279,7 +279,12 @@ const struct er_page *er_fake_page(const struct er_fake_world *world, int rank)
 
 enum er_notice er_notice(const struct er_ctx *ctx)
 {
-    return (enum er_notice)(atomic_load(&ctx->page->to_worker.word) & 0xff);
+    return (enum er_notice)(atomic_load(&ctx->page->to_worker.word) & ER_NOTICE_KIND);
+}
+
+int er_notice_saves(const struct er_ctx *ctx)
+{
+    return (atomic_load(&ctx->page->to_worker.word) & ER_NOTICE_SAVE) != 0;
 }
 
 void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step)

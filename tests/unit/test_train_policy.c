@@ -7,8 +7,9 @@
 #include "base/cleanup.h"
 #include "trainer/train_policy.h"
 
-#define TOTAL 100
-#define EPOCH 20
+#define TOTAL        100
+#define EPOCH        20
+#define TOLD(NOTICE) ((struct er_train_told){.notice = ER_NOTICE_##NOTICE})
 
 static struct er_train_policy make(struct er_train_policy_opts opts)
 {
@@ -110,7 +111,7 @@ Test(train_policy, the_lowest_rank_with_a_bad_loss_is_named)
     for (int rank = 0; rank < 4; rank++) {
         struct er_vote vote = {.loss = rank == 1 || rank == 3 ? NAN : 1.0, .weight = 1};
 
-        er_train_policy_fill_vote(&policy, &vote, 7, rank, 4, ER_NOTICE_NONE, 2000);
+        er_train_policy_fill_vote(&policy, &vote, 7, rank, 4, TOLD(NONE), 2000);
         cr_expect_eq(vote.step, 7);
         agreed = vote.user[0] > agreed ? vote.user[0] : agreed;
     }
@@ -173,12 +174,12 @@ Test(train_policy, only_rank_0_reads_the_clock_and_all_obey_the_vote)
     struct er_train_policy policy = make((struct er_train_policy_opts){.checkpoint_every_us = 500});
     struct er_vote early = good_vote(), due = good_vote(), other = good_vote();
 
-    er_train_policy_fill_vote(&policy, &early, 1, 0, 4, ER_NOTICE_NONE, 1499);
-    cr_expect_eq(early.flags, 0);
-    er_train_policy_fill_vote(&policy, &due, 1, 0, 4, ER_NOTICE_NONE, 1500);
-    cr_expect_eq(due.flags, ER_VOTE_SAVE_DUE);
-    er_train_policy_fill_vote(&policy, &other, 1, 1, 4, ER_NOTICE_NONE, 9999);
-    cr_expect_eq(other.flags, 0);
+    er_train_policy_fill_vote(&policy, &early, 1, 0, 4, TOLD(NONE), 1499);
+    cr_expect_not(early.flags & ER_VOTE_SAVE_DUE);
+    er_train_policy_fill_vote(&policy, &due, 1, 0, 4, TOLD(NONE), 1500);
+    cr_expect(due.flags & ER_VOTE_SAVE_DUE);
+    er_train_policy_fill_vote(&policy, &other, 1, 1, 4, TOLD(NONE), 9999);
+    cr_expect_not(other.flags & ER_VOTE_SAVE_DUE);
     cr_expect_not(er_train_policy_after(&policy, 1, &early).save);
     cr_expect(er_train_policy_after(&policy, 1, &due).save);
 }
@@ -189,10 +190,10 @@ Test(train_policy, time_starts_over_after_each_attempt)
     struct er_vote vote = good_vote();
 
     cr_expect_eq(er_train_policy_saved(&policy, 3, -ENOSPC, ER_GO_ON, 2000), ER_SAVE_TOLERATED);
-    er_train_policy_fill_vote(&policy, &vote, 4, 0, 4, ER_NOTICE_NONE, 2499);
-    cr_expect_eq(vote.flags, 0);
-    er_train_policy_fill_vote(&policy, &vote, 4, 0, 4, ER_NOTICE_NONE, 2500);
-    cr_expect_eq(vote.flags, ER_VOTE_SAVE_DUE);
+    er_train_policy_fill_vote(&policy, &vote, 4, 0, 4, TOLD(NONE), 2499);
+    cr_expect_not(vote.flags & ER_VOTE_SAVE_DUE);
+    er_train_policy_fill_vote(&policy, &vote, 4, 0, 4, TOLD(NONE), 2500);
+    cr_expect(vote.flags & ER_VOTE_SAVE_DUE);
 }
 
 Test(train_policy, a_step_is_saved_once)
@@ -223,11 +224,81 @@ Test(train_policy, each_notice_has_its_own_end)
         struct er_train_policy_todo todo;
 
         vote.notice = cases[i].notice;
+        policy.told = cases[i].notice;
         todo = er_train_policy_after(&policy, EPOCH, &vote);
         cr_expect_eq(todo.save, cases[i].save, "notice %u", vote.notice);
         cr_expect_eq(todo.ending, cases[i].ending, "notice %u", vote.notice);
         cr_expect_eq(todo.epoch_end, cases[i].ending == ER_GO_ON, "notice %u", vote.notice);
     }
+}
+
+/* Ranks of one step, each told its own notice, as they see it through the vote. */
+static struct er_vote agree(struct er_train_policy *ranks, size_t n,
+                            const struct er_train_told *told)
+{
+    struct er_vote agreed = good_vote();
+
+    for (size_t i = 0; i < n; i++) {
+        struct er_vote vote = {.weight = 1};
+
+        er_train_policy_fill_vote(&ranks[i], &vote, 7, (int)i, (int)n, told[i], 2000);
+        agreed.notice = vote.notice > agreed.notice ? vote.notice : agreed.notice;
+        agreed.flags |= vote.flags;
+    }
+    return agreed;
+}
+
+Test(train_policy, a_change_waits_until_every_rank_was_told)
+{
+    static const struct {
+        struct er_train_told told[3];
+        enum er_train_ending ending[3];
+        bool save;
+    } cases[] = {
+        {{TOLD(REJOIN), TOLD(NONE), TOLD(DRAIN)}, {ER_GO_ON, ER_GO_ON, ER_GO_ON}, false},
+        {{TOLD(NONE), TOLD(DRAIN), TOLD(DRAIN)}, {ER_GO_ON, ER_GO_ON, ER_GO_ON}, false},
+        {{TOLD(REJOIN), TOLD(REJOIN), TOLD(DRAIN)},
+         {ER_END_REJOIN, ER_END_REJOIN, ER_END_STOPPED},
+         false},
+        {{TOLD(DRAIN), TOLD(DRAIN), TOLD(DRAIN)},
+         {ER_END_STOPPED, ER_END_STOPPED, ER_END_STOPPED},
+         true},
+        {{{ER_NOTICE_REJOIN, true}, TOLD(REJOIN), TOLD(DRAIN)},
+         {ER_END_REJOIN, ER_END_REJOIN, ER_END_STOPPED},
+         true},
+        {{TOLD(STOP), TOLD(NONE), TOLD(REJOIN)},
+         {ER_END_REJOIN, ER_END_REJOIN, ER_END_REJOIN},
+         false},
+    };
+
+    for (size_t i = 0; i < ER_ARRAY_N(cases); i++) {
+        struct er_train_policy ranks[3];
+        struct er_vote vote;
+
+        for (size_t r = 0; r < 3; r++)
+            ranks[r] = make((struct er_train_policy_opts){.rejoins = true});
+        vote = agree(ranks, 3, cases[i].told);
+        for (size_t r = 0; r < 3; r++) {
+            struct er_train_policy_todo todo = er_train_policy_after(&ranks[r], 7, &vote);
+
+            cr_expect_eq(todo.ending, cases[i].ending[r], "case %zu, rank %zu", i, r);
+            cr_expect_eq(todo.save, cases[i].save, "case %zu, rank %zu", i, r);
+        }
+    }
+}
+
+Test(train_policy, a_checkpoint_that_a_change_came_before_is_owed)
+{
+    struct er_train_policy policy =
+        make((struct er_train_policy_opts){.checkpoint_steps = 7, .rejoins = true});
+    struct er_vote vote = agree(&policy, 1, (struct er_train_told[]){TOLD(REJOIN)});
+    struct er_train_policy_todo todo = er_train_policy_after(&policy, 7, &vote);
+
+    cr_expect(todo.owe && !todo.save);
+    policy.told = ER_NOTICE_NONE;
+    vote = good_vote();
+    policy.owed = true; /* what the loop carries over */
+    cr_expect(er_train_policy_after(&policy, 8, &vote).save);
 }
 
 Test(train_policy, a_notice_at_the_last_step_changes_nothing)
@@ -254,7 +325,8 @@ Test(train_policy, a_request_that_stays_is_asked_for_once)
     for (size_t i = 0; i < ER_ARRAY_N(seen); i++) {
         struct er_vote vote = {.weight = 1};
 
-        er_train_policy_fill_vote(&policy, &vote, i + 1, 0, 4, seen[i], 2000);
+        er_train_policy_fill_vote(&policy, &vote, i + 1, 0, 4,
+                                  (struct er_train_told){.notice = seen[i]}, 2000);
         cr_expect_eq(vote.notice, voted[i], "vote %zu", i);
     }
 }

@@ -143,6 +143,21 @@ Test(worker_fsm, who_does_not_leave_in_time_is_killed)
     cr_assert_eq(f.state, ER_WORKER_KILLING);
 }
 
+Test(worker_fsm, who_is_asked_to_leave_may_be_told_to_leave_at_once)
+{
+    struct er_worker_fsm f = fresh();
+
+    step(&f, ER_WORKER_EV_READY, 0, 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_ASK, 100, 1000), ER_WORKER_ACT_ASK);
+    cr_assert(f.state == ER_WORKER_STOPPING && f.stopped_by_us && f.deadline_us == 1100);
+    cr_assert_eq(step(&f, ER_WORKER_EV_ASK, 110, 50), 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_LEAVE, 200, 30), ER_WORKER_ACT_NOTICE);
+    cr_assert_eq(f.deadline_us, 230);
+    cr_assert_eq(step(&f, ER_WORKER_EV_STOP, 210, 40), ER_WORKER_ACT_NOTICE | ER_WORKER_ACT_SIGNAL);
+    cr_assert_eq(step(&f, ER_WORKER_EV_LEAVE, 220, 90), 0);
+    cr_assert_eq(f.deadline_us, 250);
+}
+
 Test(worker_fsm, the_ladder_begins_for_who_waits_for_the_next_generation_when_there_is_none)
 {
     struct er_worker_fsm f = fresh();
