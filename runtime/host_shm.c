@@ -122,6 +122,7 @@ static void close_shm(struct er_transport *t)
         munmap(t->map, t->map_bytes);
     er_pairs_close(&t->pairs);
     free(t->src);
+    free(t->aside);
     free(t);
 }
 
@@ -132,16 +133,18 @@ static int open_shm(struct er_transport **ret, struct er_comm *comm, struct er_m
 {
     ER_CLEANUP(close_shm_cleanup) struct er_transport *t = calloc(1, sizeof(*t));
     ER_CLEANUP(er_cleanup_fd) int fd = er_mesh_take_segment(mesh);
+    size_t others = (size_t)comm->size - 1;
     int rc;
 
     if (!t)
         return er_error_set(err, -ENOMEM, "shared memory: out of memory");
     t->src = calloc((size_t)comm->size, sizeof(*t->src));
-    if (!t->src)
+    t->aside = malloc(HOME_BYTES);
+    if (!t->src || !t->aside)
         return er_error_set(err, -ENOMEM, "shared memory: out of memory");
     t->comm = comm;
     t->piece_bytes = piece_bytes(comm->size);
-    t->region_bytes = t->piece_bytes / (size_t)comm->size / LINE_BYTES * LINE_BYTES;
+    t->region_bytes = t->piece_bytes / (others ? others : 1) / LINE_BYTES * LINE_BYTES;
     t->map_bytes = map_bytes(comm->size);
     rc = map_segment(t, fd, err);
     if (rc < 0)

@@ -7,11 +7,11 @@
 #include "runtime/host_algo.h"
 
 enum {
-    HOME_BYTES = 16 << 10, /* reduced and taken home at a time; whole elements */
     STREAM_FROM_BYTES = 8 << 10,
     DOUBTFUL_FROM_BYTES = 512 << 10,
-    DEAR_BYTES_PER_US = 4000, /* a slot that is read at less is dear to read */
-    DEAR_PIECES = 256         /* for so long */
+    HOME_STREAM_FROM_BYTES = 8 << 20, /* of all that an operation brings home */
+    DEAR_BYTES_PER_US = 4000,         /* a slot that is read at less is dear to read */
+    DEAR_PIECES = 256                 /* for so long */
 };
 
 /*
@@ -100,6 +100,14 @@ static void copy_in_parted(struct er_transport *t, char *to)
     post(t, to + own.end, from + own.end, piece_length(t, t->next_in) - own.end);
 }
 
+/* In the slot of `rank` what it has for another rank. */
+static char *region_of(const struct er_transport *t, int rank, int other)
+{
+    size_t i = (size_t)(other < rank ? other : other - 1);
+
+    return slot_of(t, rank, t->piece) + i * t->region_bytes;
+}
+
 static void copy_in_scattered(struct er_transport *t, char *to)
 {
     const char *in = t->op->in;
@@ -108,7 +116,7 @@ static void copy_in_scattered(struct er_transport *t, char *to)
         size_t n = clipped(t, block_n(t->op, i), t->next_in);
 
         if (i != t->comm->rank && n > 0)
-            post(t, to + (size_t)i * t->region_bytes,
+            post(t, to + (size_t)(i < t->comm->rank ? i : i - 1) * t->region_bytes,
                  in + er_op_block(t->op, i) + piece_begin(t, t->next_in), n);
     }
 }
@@ -146,37 +154,71 @@ void er_shm_copy_in(struct er_transport *t)
     }
 }
 
-/* n bytes at `at` of every slot, our own contribution at `own`, into dst. */
+/* n bytes at `at` of what every slot has for us, our own contribution at `own`, into dst. */
 static void reduce_from_slots(struct er_transport *t, char *dst, size_t at, size_t n,
                               const char *own)
 {
     enum er_dtype dtype = (enum er_dtype)t->op->desc.dtype;
+    bool scattered = t->plan == PLAN_SCATTERED;
 
     for (int i = 0; i < t->comm->size; i++)
-        t->src[i] = i == t->comm->rank ? own : slot_of(t, i, t->piece) + at;
+        t->src[i] = i == t->comm->rank ? own
+                    : scattered        ? region_of(t, i, t->comm->rank) + at
+                                       : slot_of(t, i, t->piece) + at;
     er_algo_reduce(dst, t->src, t->comm->size, n / er_dtype_size(dtype), dtype,
                    (enum er_reduce)t->op->desc.reduce);
 }
 
-/* Reduce our part home, and while it is in the first cache into our slot, where peers fetch it. */
+/* Much of it would push everything else out of the caches, itself too, and each of its lines would
+ * be read before it is overwritten. */
+static bool brings_much(const struct er_transport *t)
+{
+    bool blocks = t->op->desc.kind == ER_OP_ALL_GATHER || t->op->desc.kind == ER_OP_ALL_TO_ALL;
+
+    return (blocks ? er_op_block(t->op, t->comm->size) : t->total) >= HOME_STREAM_FROM_BYTES;
+}
+
+static void take_home(const struct er_transport *t, char *to, const char *from, size_t n)
+{
+    if (brings_much(t))
+        er_copy_streaming(to, from, n);
+    else
+        memcpy(to, from, n);
+}
+
+/*
+ * n bytes at `at` of what every slot has for us, our own contribution at `own`, reduced home to
+ * `out` (NULL: nowhere) and to `slot`, where peers fetch it (NULL: none do), while they are in the
+ * first cache.
+ */
+static void reduce_home(struct er_transport *t, char *out, const char *own, size_t at, size_t n,
+                        char *slot)
+{
+    bool stream = out && out != own && brings_much(t);
+    /* In place our contribution must last until its turn, which is at once for ranks 0 and 1. */
+    bool aside = !out || stream || (out == own && t->comm->rank > 1);
+
+    for (size_t k = 0; k < n; k += HOME_BYTES) {
+        size_t some = n - k < HOME_BYTES ? n - k : HOME_BYTES;
+        char *result = aside ? t->aside : out + k;
+
+        reduce_from_slots(t, result, at + k, some, own + k);
+        if (slot)
+            post(t, slot + k, result, some);
+        if (stream)
+            er_copy_streaming(out + k, result, some);
+        else if (out && aside)
+            memcpy(out + k, result, some);
+    }
+}
+
 static void reduce_part(struct er_transport *t)
 {
     struct er_segment own = part(t, t->piece, t->comm->rank);
-    const char *in = (const char *)t->op->in + piece_begin(t, t->piece);
-    char *out = t->op->out ? (char *)t->op->out + piece_begin(t, t->piece) : NULL;
-    char *slot = slot_of(t, t->comm->rank, t->piece);
-    /* In place our contribution must last until its turn, which is at once for ranks 0 and 1. */
-    bool home = out && (out != in || t->comm->rank < 2);
+    size_t at = piece_begin(t, t->piece) + own.begin;
 
-    for (size_t at = own.begin; at < own.end; at += HOME_BYTES) {
-        size_t n = own.end - at < HOME_BYTES ? own.end - at : HOME_BYTES;
-
-        reduce_from_slots(t, home ? out + at : slot + at, at, n, in + at);
-        if (home)
-            post(t, slot + at, out + at, n);
-        else if (out)
-            memcpy(out + at, slot + at, n);
-    }
+    reduce_home(t, t->op->out ? (char *)t->op->out + at : NULL, (const char *)t->op->in + at,
+                own.begin, own.end - own.begin, slot_of(t, t->comm->rank, t->piece) + own.begin);
 }
 
 void er_shm_fetch_parts(struct er_transport *t)
@@ -186,7 +228,11 @@ void er_shm_fetch_parts(struct er_transport *t)
     for (int i = 0; i < t->comm->size && t->op->out; i++) {
         struct er_segment s = part(t, t->piece, i);
 
-        if (i != t->comm->rank && s.end > s.begin)
+        if (i == t->comm->rank || s.end == s.begin)
+            continue;
+        if (t->op->in != t->op->out)
+            take_home(t, home + s.begin, slot_of(t, i, t->piece) + s.begin, s.end - s.begin);
+        else /* its lines are in the cache since they were copied in */
             memcpy(home + s.begin, slot_of(t, i, t->piece) + s.begin, s.end - s.begin);
     }
 }
@@ -201,45 +247,35 @@ static void fetch_gathered(struct er_transport *t)
         const char *from = i == t->comm->rank ? own : slot_of(t, i, t->piece);
 
         if (n > 0 && to != from)
-            memcpy(to, from, n);
+            take_home(t, to, from, n);
     }
 }
 
 static void fetch_region(struct er_transport *t)
 {
     size_t n = clipped(t, block_n(t->op, t->comm->rank), t->piece);
-    size_t at = piece_begin(t, t->piece), mine = (size_t)t->comm->rank * t->region_bytes;
-    const char *own = (const char *)t->op->in + er_op_block(t->op, t->comm->rank) + at;
-    char *out = (char *)t->op->out + at, *spare = slot_of(t, t->comm->rank, t->piece) + mine;
+    const char *own =
+        (const char *)t->op->in + er_op_block(t->op, t->comm->rank) + piece_begin(t, t->piece);
+    char *out = (char *)t->op->out + piece_begin(t, t->piece);
 
     if (n == 0)
         return;
     if (t->op->desc.kind == ER_OP_REDUCE_SCATTER) {
-        /* In place our contribution must last until its turn, which is at once for ranks 0 and 1.
-         */
-        bool aside = out == own && t->comm->rank > 1;
-
-        reduce_from_slots(t, aside ? spare : out, mine, n, own);
-        if (aside)
-            memcpy(out, spare, n);
+        reduce_home(t, out, own, 0, n, NULL);
         return;
     }
     for (int i = 0; i < t->comm->size; i++)
-        memcpy(out + er_op_block(t->op, i),
-               i == t->comm->rank ? own : slot_of(t, i, t->piece) + mine, n);
+        take_home(t, out + er_op_block(t->op, i),
+                  i == t->comm->rank ? own : region_of(t, i, t->comm->rank), n);
 }
 
 static void fetch_reduced(struct er_transport *t)
 {
-    size_t n = piece_length(t, t->piece);
-    char *out = (char *)t->op->out + piece_begin(t, t->piece);
-    const char *own = (const char *)t->op->in + piece_begin(t, t->piece);
+    size_t at = piece_begin(t, t->piece);
 
-    if (n == 0 || !t->op->out)
-        return;
-    if (own == out && t->comm->rank > 1) /* it must last until its turn */
-        own = slot_of(t, t->comm->rank, t->piece);
-    reduce_from_slots(t, out, 0, n, own);
+    if (t->op->out)
+        reduce_home(t, (char *)t->op->out + at, (const char *)t->op->in + at, 0,
+                    piece_length(t, t->piece), NULL);
 }
 
 static void fetch_from_root(struct er_transport *t)
@@ -248,7 +284,7 @@ static void fetch_from_root(struct er_transport *t)
     int root = (int)t->op->desc.root;
 
     if (n > 0 && (root != t->comm->rank || t->op->in != t->op->out))
-        memcpy((char *)t->op->out + piece_begin(t, t->piece), slot_of(t, root, t->piece), n);
+        take_home(t, (char *)t->op->out + piece_begin(t, t->piece), slot_of(t, root, t->piece), n);
 }
 
 static void fetch(struct er_transport *t)

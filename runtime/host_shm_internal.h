@@ -11,7 +11,8 @@ enum {
     LINE_BYTES = 64,
     CPU_WORDS = 16,
     DEPTH = 2, /* pieces in flight per rank */
-    MAIL_BYTES = 1024
+    MAIL_BYTES = 1024,
+    HOME_BYTES = 16 << 10 /* reduced and taken home at a time; whole elements */
 };
 
 /* What says that a piece is there. A small one comes with it: one line more is a trip to the other
@@ -42,7 +43,7 @@ enum plan {
     PLAN_WHOLE,    /* contributions as they are */
     PLAN_PARTED,   /* each rank reduces its part of a piece; the part of a slot that its rank owns
                       holds no contribution: its result goes there */
-    PLAN_SCATTERED /* a slot has one region for each rank */
+    PLAN_SCATTERED /* a slot has one region for each other rank */
 };
 
 struct er_transport {
@@ -52,6 +53,7 @@ struct er_transport {
     struct shm_rank *rank; /* (size), in the mapping */
     char *slots;           /* (size, DEPTH, piece_bytes), in the mapping */
     const void **src;      /* (size); owned scratch of a reduction */
+    char *aside;           /* HOME_BYTES; owned, likewise */
     struct er_pairs pairs;
     uint32_t base;    /* pieces of all earlier operations */
     uint32_t cleared; /* all ranks have finished so many, as far as we know */

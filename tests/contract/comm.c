@@ -178,6 +178,54 @@ RESULTS_CASE(tcp_5, ER_TRANSPORT_TCP, 5)
 RESULTS_CASE(shm_8, ER_TRANSPORT_SHM, 8)
 RESULTS_CASE(tcp_8, ER_TRANSPORT_TCP, 8)
 
+/* Where shared memory goes another way: with the mail, past the cache, in several pieces, past the
+ * cache at home. Also not in place, where the input must stay as it was. */
+static void boundaries(struct rank *r)
+{
+    static const size_t counts[] = {243, 244, 245, 2047, 2049, 131071, 131073, 2300007};
+    enum { MOST = 2300007 };
+    struct er_comm *comm = rank_open(r, NULL);
+    struct er_error err = ER_ERROR_INIT;
+    float *in = malloc(MOST * sizeof(*in)), *out = malloc(MOST * sizeof(*out));
+    float *want = malloc(MOST * sizeof(*want));
+    struct er_op *op = NULL;
+
+    RANK_REQUIRE(in && out && want);
+    for (size_t i = 0; i < ER_ARRAY_N(counts); i++) {
+        size_t n = counts[i], block = n / (size_t)r->size;
+        float *mine = out + block * (size_t)r->rank;
+
+        reference_reduce(want, n, ER_F32, ER_SUM, r->size, n);
+        reference_fill(in, n, ER_F32, r->rank, n);
+        RANK_OK(er_all_reduce_to(comm, in, out, n, ER_F32, ER_SUM, &op, &err), err);
+        RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
+        RANK_REQUIRE(memcmp(out, want, n * sizeof(*out)) == 0);
+        memset(out, 0, n * sizeof(*out));
+        RANK_OK(er_reduce_scatter(comm, in, mine, block, ER_F32, ER_SUM, &op, &err), err);
+        RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
+        RANK_OK(er_all_gather_to(comm, mine, out, block, ER_F32, &op, &err), err);
+        RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
+        RANK_REQUIRE(memcmp(out, want, block * (size_t)r->size * sizeof(*out)) == 0);
+        RANK_OK(er_all_reduce(comm, in, n, ER_F32, ER_SUM, &op, &err), err);
+        RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
+        RANK_REQUIRE(memcmp(in, want, n * sizeof(*in)) == 0);
+    }
+    er_comm_abort(comm);
+    free(in);
+    free(out);
+    free(want);
+}
+
+static void boundaries_2(void)
+{
+    run_both(2, boundaries);
+}
+
+static void boundaries_3(void)
+{
+    run_both(3, boundaries);
+}
+
 /* The host backend also serves a world of one. */
 static void host_of_one(struct rank *r)
 {
@@ -236,11 +284,23 @@ static void ipv6(void)
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
-        {"self_1", self_1, 0},      {"shm_2", shm_2, 0},       {"shm_3", shm_3, 0},
-        {"shm_4", shm_4, 0},        {"shm_5", shm_5, 0},       {"tcp_2", tcp_2, 0},
-        {"tcp_3", tcp_3, 0},        {"tcp_4", tcp_4, 0},       {"tcp_5", tcp_5, 0},
-        {"host_of_one", host_1, 0}, {"ranks_16", ranks_16, 0}, {"nodes_3", nodes_3, 0},
-        {"ipv6", ipv6, 0},          {"shm_8", shm_8, 0},       {"tcp_8", tcp_8, 0},
+        {"self_1", self_1, 0},
+        {"shm_2", shm_2, 0},
+        {"shm_3", shm_3, 0},
+        {"shm_4", shm_4, 0},
+        {"shm_5", shm_5, 0},
+        {"tcp_2", tcp_2, 0},
+        {"tcp_3", tcp_3, 0},
+        {"tcp_4", tcp_4, 0},
+        {"tcp_5", tcp_5, 0},
+        {"host_of_one", host_1, 0},
+        {"ranks_16", ranks_16, 0},
+        {"nodes_3", nodes_3, 0},
+        {"ipv6", ipv6, 0},
+        {"shm_8", shm_8, 0},
+        {"tcp_8", tcp_8, 0},
+        {"boundaries_2", boundaries_2, 0},
+        {"boundaries_3", boundaries_3, 0},
     };
 
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));
