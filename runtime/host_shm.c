@@ -92,7 +92,7 @@ static void say_cpus(struct shm_rank *me)
         atomic_store_explicit(&me->cpus[i], words[i], memory_order_relaxed);
 }
 
-static bool roomy_shm(const struct er_transport *t)
+bool er_shm_roomy(const struct er_transport *t)
 {
     uint64_t all[CPU_WORDS] = {0};
     int n = 0;
@@ -377,7 +377,7 @@ const struct er_transport_ops er_host_shm_ops = {
     .needs = needs_shm,
     .sending = sending_shm,
     .receiving = receiving_shm,
-    .roomy = roomy_shm,
+    .roomy = er_shm_roomy,
     .eager_bytes = ER_PAIRS_RING_MAX,
     .wait = wait_shm,
     .close = close_shm,

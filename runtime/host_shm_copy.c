@@ -323,7 +323,8 @@ static bool is_doubtful(const struct er_transport *t)
     return doubtful;
 }
 
-/* A rank that was interrupted once is not a sign: two pieces in a row are. */
+/* A rank that was interrupted once is not a sign: two pieces in a row are. Where ranks share CPUs
+ * they are interrupted all the time, and find what they share in the same cache. */
 static void weigh(struct er_transport *t, uint64_t us)
 {
     size_t n = piece_length(t, t->piece) * ((size_t)t->comm->size - 1);
@@ -338,7 +339,7 @@ static void weigh(struct er_transport *t, uint64_t us)
 
 void er_shm_fetch(struct er_transport *t)
 {
-    bool doubtful = is_doubtful(t);
+    bool doubtful = is_doubtful(t) && er_shm_roomy(t);
     uint64_t began_us = doubtful ? er_now_us() : 0;
 
     fetch(t);

@@ -104,6 +104,8 @@ static inline size_t block_n(const struct er_op *op, int rank)
     return er_op_block(op, rank + 1) - er_op_block(op, rank);
 }
 
+/* Whether each rank can have a CPU of its own. */
+bool er_shm_roomy(const struct er_transport *t);
 /* How the collective t->op goes through the slots. */
 void er_shm_plan(struct er_transport *t);
 /* Our contribution to piece t->next_in into our slot. */
