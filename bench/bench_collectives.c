@@ -11,6 +11,10 @@
 
 enum { MIB = COLL_MIB, KIB = COLL_KIB, LARGE_FROM = 64 * KIB };
 
+/* Sizes up to SHORT are measured in ROUNDS rounds, all others in LONG_ROUNDS (QUICK: one), and so
+ * are the peers that take long. */
+enum { SHORT = 16 * MIB, ROUNDS = 5, LONG_ROUNDS = 2 };
+
 static const struct coll_setting settings[] = {
     {"shm", ER_TRANSPORT_SHM, 2, "self,vader", 256 * MIB, 256 * MIB},
     {"tcp", ER_TRANSPORT_TCP, 2, "self,tcp", 256 * MIB, 64 * MIB},
@@ -39,6 +43,9 @@ static const struct headline {
 struct peer_result {
     bool there;
     struct coll_point points[COLL_SIZES_MAX];
+    /* Our time over the peer's, round by round: cores may be nearer to each other in one round than
+     * in the next. */
+    struct bench_series ratio[COLL_SIZES_MAX];
 };
 
 static double as_unit(enum unit unit, size_t bytes, double us)
@@ -104,55 +111,38 @@ static void emit_blocks(const struct coll_setting *setting, const struct coll_re
 {
     double bus_share = (double)(setting->ranks - 1) / setting->ranks;
     const struct coll_point *rs = &ours->reduce_scatter, *ag = &ours->all_gather;
-    double half_us = ours->block_all_reduce.p50_us / 2; /* an all-reduce moves twice as much */
 
     bench_emit_value(name_of("reducescatter_%s_16MiB_bus_GBps", setting),
                      as_unit(RATE, rs->bytes, rs->p50_us) * bus_share, rs->spread, rs->runs);
     bench_emit_value(name_of("allgather_%s_16MiB_bus_GBps", setting),
                      as_unit(RATE, ag->bytes, ag->p50_us) * bus_share, ag->spread, ag->runs);
-    bench_emit_value(name_of("reducescatter_%s_bus_over_allreduce", setting), half_us / rs->p50_us,
-                     rs->spread, rs->runs);
-    bench_emit_value(name_of("allgather_%s_bus_over_allreduce", setting), half_us / ag->p50_us,
-                     ag->spread, ag->runs);
+    bench_emit(name_of("reducescatter_%s_bus_over_allreduce", setting), &ours->reduce_scatter_over);
+    bench_emit(name_of("allgather_%s_bus_over_allreduce", setting), &ours->all_gather_over);
     bench_emit_value(name_of("vote_%s_us", setting), ours->vote.p50_us, ours->vote.spread,
                      ours->vote.runs);
 }
 
 /* The largest of our time over a peer's, over sizes [from, below). 0: there is no such. */
-static double worst(const struct coll_result *ours, const struct peer_result *peer, size_t n,
-                    size_t from, size_t below)
+static double worst(const struct peer_result *peer, size_t n, size_t from, size_t below)
 {
     double most = 0;
 
     for (size_t i = 0; i < n && peer->there; i++) {
-        const struct coll_point *p = &ours->all_reduce[COLL_IN_PLACE][i];
-        double ratio = p->p50_us / peer->points[i].p50_us;
+        double ratio = bench_median(&peer->ratio[i]);
 
-        if (p->bytes >= from && p->bytes < below && ratio > most)
+        if (peer->points[i].bytes >= from && peer->points[i].bytes < below && ratio > most)
             most = ratio;
     }
     return most;
 }
 
-/* Our bandwidth over Open MPI's at one size. */
-static double over_openmpi(const struct coll_result *ours, const struct peer_result *peers,
-                           size_t n, size_t bytes)
+static void emit_worst(const struct coll_setting *setting, const struct peer_result *peers,
+                       size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (ours->all_reduce[COLL_IN_PLACE][i].bytes == bytes)
-            return peers[COLL_PEER_OPEN_MPI].points[i].p50_us /
-                   ours->all_reduce[COLL_IN_PLACE][i].p50_us;
-    return 0;
-}
-
-static void emit_worst(const struct coll_setting *setting, const struct coll_result *ours,
-                       const struct peer_result *peers, size_t n)
-{
-    const struct coll_result *o = ours;
-    double gloo = worst(o, &peers[COLL_PEER_GLOO], n, 0, SIZE_MAX);
-    double torch = worst(o, &peers[COLL_PEER_TORCH_GLOO], n, 0, SIZE_MAX);
-    double large = worst(o, &peers[COLL_PEER_OPEN_MPI], n, LARGE_FROM, SIZE_MAX);
-    double small = worst(o, &peers[COLL_PEER_OPEN_MPI], n, 0, LARGE_FROM);
+    double gloo = worst(&peers[COLL_PEER_GLOO], n, 0, SIZE_MAX);
+    double torch = worst(&peers[COLL_PEER_TORCH_GLOO], n, 0, SIZE_MAX);
+    double large = worst(&peers[COLL_PEER_OPEN_MPI], n, LARGE_FROM, SIZE_MAX);
+    double small = worst(&peers[COLL_PEER_OPEN_MPI], n, 0, LARGE_FROM);
 
     if (gloo > 0)
         bench_emit_value(name_of("%s_time_over_gloo_worst", setting), gloo, 0, n);
@@ -161,34 +151,58 @@ static void emit_worst(const struct coll_setting *setting, const struct coll_res
     if (large > 0)
         bench_emit_value(name_of("%s_time_over_openmpi_from_64KiB_worst", setting), large, 0, n);
     if (setting->transport == ER_TRANSPORT_TCP && setting->ranks == 2 && large > 0)
-        bench_emit_value("allreduce_tcp_16MiB_over_openmpi", over_openmpi(o, peers, n, 16 * MIB), 0,
-                         n);
+        bench_emit_value("allreduce_tcp_16MiB_over_openmpi",
+                         1 / worst(&peers[COLL_PEER_OPEN_MPI], n, 16 * MIB, 16 * MIB + 1), 0, n);
     if (small > 0)
         bench_emit_value(name_of("%s_time_over_openmpi_below_64KiB_worst", setting), small, 0, n);
 }
 
 /* ---- a setting ---- */
 
+/* Ours and then each peer's at once, so that they find the machine in one state. */
+static void measure_round(const struct coll_setting *setting, bool with_slow_peers,
+                          struct coll_result *ours, struct peer_result *peers)
+{
+    static struct coll_result fresh;
+    size_t bytes[COLL_SIZES_MAX], n = coll_sizes(setting, bytes);
+
+    memset(&fresh, 0, sizeof(fresh));
+    coll_sweep(setting, &fresh);
+    coll_keep_better_result(ours, &fresh);
+    for (int k = 0; k < COLL_PEER_COUNT; k++) {
+        struct coll_point points[COLL_SIZES_MAX] = {0};
+
+        if (!peers[k].there || (k != COLL_PEER_OPEN_MPI && !with_slow_peers))
+            continue;
+        coll_peer_sweep((enum coll_peer)k, setting, points);
+        for (size_t i = 0; i < n; i++) {
+            coll_keep_better(&peers[k].points[i], &points[i]);
+            bench_add(&peers[k].ratio[i],
+                      fresh.all_reduce[COLL_IN_PLACE][i].p50_us / points[i].p50_us);
+        }
+    }
+}
+
 static void bench_setting(const struct coll_setting *setting)
 {
     static struct coll_result ours;
     static struct peer_result peers[COLL_PEER_COUNT];
     size_t bytes[COLL_SIZES_MAX], n = coll_sizes(setting, bytes);
+    size_t long_rounds = bench_runs(LONG_ROUNDS, 1);
+    struct coll_setting shorter = *setting;
 
+    shorter.largest = shorter.largest < SHORT ? shorter.largest : SHORT;
+    shorter.quick_largest = shorter.quick_largest < SHORT ? shorter.quick_largest : SHORT;
     memset(&ours, 0, sizeof(ours));
     memset(peers, 0, sizeof(peers));
     for (int k = 0; k < COLL_PEER_COUNT && bench_peers(); k++)
         peers[k].there = coll_peer_there((enum coll_peer)k);
-    for (size_t round = 0; round < bench_runs(2, 1); round++) {
-        coll_sweep(setting, &ours);
-        for (int k = 0; k < COLL_PEER_COUNT; k++)
-            if (peers[k].there)
-                coll_peer_sweep((enum coll_peer)k, setting, peers[k].points);
-    }
+    for (size_t round = 0; round < ROUNDS; round++)
+        measure_round(round < long_rounds ? setting : &shorter, round < long_rounds, &ours, peers);
     emit_sweep(setting, &ours, peers, n);
     emit_headlines(setting, &ours, peers, n);
     emit_blocks(setting, &ours);
-    emit_worst(setting, &ours, peers, n);
+    emit_worst(setting, peers, n);
 }
 
 /* With arguments: these settings alone. */

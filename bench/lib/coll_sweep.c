@@ -117,11 +117,28 @@ void coll_keep_better(struct coll_point *kept, const struct coll_point *fresh)
         *kept = *fresh;
 }
 
-static void measure(struct rank *r, struct coll_point *kept, enum kind kind, enum coll_place place,
+static void add_all(struct bench_series *to, const struct bench_series *from)
+{
+    for (size_t i = 0; i < from->n; i++)
+        bench_add(to, from->values[i]);
+}
+
+void coll_keep_better_result(struct coll_result *kept, const struct coll_result *fresh)
+{
+    for (int place = 0; place < COLL_PLACE_COUNT; place++)
+        for (size_t i = 0; i < COLL_SIZES_MAX && fresh->all_reduce[place][i].runs > 0; i++)
+            coll_keep_better(&kept->all_reduce[place][i], &fresh->all_reduce[place][i]);
+    coll_keep_better(&kept->reduce_scatter, &fresh->reduce_scatter);
+    coll_keep_better(&kept->all_gather, &fresh->all_gather);
+    coll_keep_better(&kept->vote, &fresh->vote);
+    add_all(&kept->reduce_scatter_over, &fresh->reduce_scatter_over);
+    add_all(&kept->all_gather_over, &fresh->all_gather_over);
+}
+
+static void measure(struct rank *r, struct coll_point *ret, enum kind kind, enum coll_place place,
                     size_t bytes, size_t runs)
 {
     static struct bench_series s;
-    struct coll_point fresh;
 
     s.n = 0;
     memset(r->in, 0, bytes);
@@ -129,31 +146,31 @@ static void measure(struct rank *r, struct coll_point *kept, enum kind kind, enu
         once(r, kind, place, bytes);
     for (size_t i = 0; i < runs; i++)
         bench_add(&s, once_us(r, kind, place, bytes));
-    fresh = point_of(&s, bytes);
-    coll_keep_better(kept, &fresh);
+    *ret = point_of(&s, bytes);
 }
 
-/* All-reduce, reduce-scatter and all-gather of one size in turn, so that they can be compared. */
+/* All-reduce, reduce-scatter and all-gather of one size in turn, so that they can be compared. An
+ * all-reduce moves twice as much as each of the others. */
 static void measure_blocks(struct rank *r, struct coll_result *result, size_t runs)
 {
-    static struct bench_series series[3];
-    static const enum kind kinds[3] = {ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER};
-    struct coll_point *points[3] = {&result->block_all_reduce, &result->reduce_scatter,
-                                    &result->all_gather};
+    static struct bench_series reduce_scatter, all_gather;
 
     memset(r->in, 0, BLOCK_BYTES);
-    for (int k = 0; k < 3; k++)
-        series[k].n = 0;
-    for (size_t i = 0; i < runs + 2; i++)
-        for (int k = 0; k < 3; k++) {
-            double us = once_us(r, kinds[k], COLL_IN_PLACE, BLOCK_BYTES);
+    reduce_scatter.n = all_gather.n = 0;
+    for (size_t i = 0; i < runs + 2; i++) {
+        double both = once_us(r, ALL_REDUCE, COLL_IN_PLACE, BLOCK_BYTES);
+        double scatter = once_us(r, REDUCE_SCATTER, COLL_IN_PLACE, BLOCK_BYTES);
+        double gather = once_us(r, ALL_GATHER, COLL_IN_PLACE, BLOCK_BYTES);
 
-            if (i >= 2)
-                bench_add(&series[k], us);
-        }
-    for (int k = 0; k < 3; k++) {
-        *points[k] = point_of(&series[k], BLOCK_BYTES);
+        if (i < 2)
+            continue;
+        bench_add(&reduce_scatter, scatter);
+        bench_add(&all_gather, gather);
+        bench_add(&result->reduce_scatter_over, both / 2 / scatter);
+        bench_add(&result->all_gather_over, both / 2 / gather);
     }
+    result->reduce_scatter = point_of(&reduce_scatter, BLOCK_BYTES);
+    result->all_gather = point_of(&all_gather, BLOCK_BYTES);
 }
 
 static void open_rank(struct rank *r, struct er_ctx *ctx, const struct coll_setting *setting)

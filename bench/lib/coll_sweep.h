@@ -26,7 +26,9 @@ struct coll_setting {
 
 struct coll_result {
     struct coll_point all_reduce[COLL_PLACE_COUNT][COLL_SIZES_MAX];
-    struct coll_point block_all_reduce, reduce_scatter, all_gather; /* turn by turn, one size */
+    struct coll_point reduce_scatter, all_gather; /* of one size */
+    /* Their bus bandwidth over that of an all-reduce of this size just before, run by run. */
+    struct bench_series reduce_scatter_over, all_gather_over;
     struct coll_point vote;
 };
 
@@ -36,5 +38,7 @@ size_t coll_sizes(const struct coll_setting *setting, size_t ret[COLL_SIZES_MAX]
 size_t coll_runs(const struct coll_setting *setting, size_t bytes);
 /* Keep the better of two measurements of one thing: other people's work on a machine only adds. */
 void coll_keep_better(struct coll_point *kept, const struct coll_point *fresh);
-/* Measure everything once more; `result` keeps the better. Ends the program on failure. */
+/* The same of all points; ratios are collected. */
+void coll_keep_better_result(struct coll_result *kept, const struct coll_result *fresh);
+/* Measure everything. Ends the program on failure. */
 void coll_sweep(const struct coll_setting *setting, struct coll_result *result);
