@@ -46,6 +46,7 @@ static void agent_done(struct er_agent *agent)
     er_kv_budget_done(&agent->kv_budget);
     er_barriers_free(agent->barriers);
     er_group_free(agent->group);
+    er_logpump_free(agent->logpump);
     er_errands_close(agent);
     er_loop_source_free(agent->driver_source);
     er_driver_free(agent->driver);
@@ -202,9 +203,9 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
     const struct er_limits limits = {c->limits.memory, c->limits.cpus, c->limits.pids};
 
     er_spawn_lift_limits();
-    if (er_loop_new(&agent->loop, err))
+    if (er_loop_new(&agent->loop, err) || er_console_init(&agent->console, agent->loop, err) ||
+        er_logpump_new(&agent->logpump, err))
         return ER_CODE_OSERR;
-    er_console_init(&agent->console, agent->loop);
     if (gethostname(agent->hostname, sizeof(agent->hostname) - 1) < 0)
         strcpy(agent->hostname, "localhost");
     if (er_agent_open_address(agent, err))
@@ -231,6 +232,7 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         .loop = agent->loop,
         .cgroup = &agent->cgroup,
         .console = &agent->console,
+        .logpump = agent->logpump,
         .helpers = agent->errands.helpers,
         .state_dir = agent->state.path,
         .log_dir = agent->log_dir,

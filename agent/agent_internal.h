@@ -53,6 +53,7 @@ struct er_agent {
     bool state_shared; /* the guard holds its lock, too */
     struct er_events events;
     struct er_console console;
+    struct er_logpump *logpump; /* owned */
     struct er_cgroup cgroup;
     char socket[ER_STATE_PATH_MAX]; /* ELASTIC_SOCKET */
     char *log_dir;                  /* <log.dir>/<name>, owned; NULL: none */

@@ -358,7 +358,7 @@ void er_agent_on_start(void *user, const struct er_assignment *a)
         start_failed(agent, a, rc, &err);
 }
 
-static const char *drop_reason(const struct er_agent *agent, int error, int stream)
+static const char *drop_reason(struct er_agent *agent, int error, int stream)
 {
     if (error)
         return er_error_name(-error);

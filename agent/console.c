@@ -1,11 +1,15 @@
 #include "agent/console.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/linesplit.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -15,21 +19,41 @@
 #define PIECE_BYTES 4096
 #define HURRY_US    (500 * ER_US_PER_MS)
 
-void er_console_init(struct er_console *console, struct er_loop *loop)
+static bool is_direct(int fd)
 {
-    console->loop = loop;
-    for (int i = 0; i < 2; i++) {
-        int fd = er_fd_own_output(i + 1);
+    struct stat st;
 
-        console->streams[i] =
-            (struct er_console_stream){.fd = fd, .broken = fd < 0, .console = console};
-        er_buf_init(&console->streams[i].queue, ER_CONSOLE_MAX);
-    }
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return false;
+    return S_ISREG(st.st_mode) || (!S_ISSOCK(st.st_mode) && fcntl(fd, F_GETFL) & O_NONBLOCK);
 }
 
 static bool waits(const struct er_console_stream *s)
 {
     return s->queue.len > s->sent;
+}
+
+/* Bytes written, 0 when it takes nothing now, -errno. */
+static ssize_t write_out(const struct er_console_stream *s, const char *text, size_t n,
+                         uint64_t wait_us)
+{
+    ssize_t done;
+
+    if (!s->direct || wait_us > 0)
+        return er_write_some(s->fd, text, n, wait_us);
+    do {
+        done = write(s->fd, text, n);
+    } while (done < 0 && errno == EINTR);
+    if (done < 0)
+        return errno == EAGAIN ? 0 : -errno;
+    return done;
+}
+
+static void break_off(struct er_console_stream *s)
+{
+    s->broken = true;
+    er_buf_clear(&s->queue);
+    s->sent = 0;
 }
 
 /* Returns false when nothing more can go now; with `wait_us` that is for so long. */
@@ -38,16 +62,12 @@ static bool push(struct er_console_stream *s, uint64_t wait_us)
     size_t left = s->queue.len - s->sent;
     /* Not all at once where we wait: each piece that goes starts the wait anew. */
     size_t n = wait_us > 0 && left > PIECE_BYTES ? PIECE_BYTES : left;
-    ssize_t done = n > 0 ? er_write_some(s->fd, s->queue.data + s->sent, n, wait_us) : 0;
+    ssize_t done = n > 0 ? write_out(s, s->queue.data + s->sent, n, wait_us) : 0;
 
-    if (done == 0)
+    if (done < 0)
+        break_off(s);
+    if (done <= 0)
         return false;
-    if (done < 0) {
-        s->broken = true;
-        er_buf_clear(&s->queue);
-        s->sent = 0;
-        return false;
-    }
     s->sent += (size_t)done;
     /* Not with each piece: what waits would be moved a thousand times. */
     if (s->sent > s->queue.len / 2) {
@@ -61,41 +81,118 @@ static void on_writable(void *user, uint32_t events)
 {
     struct er_console_stream *s = user;
 
+    pthread_mutex_lock(&s->lock);
     while (push(s, 0))
         ;
     if (!waits(s)) {
         er_loop_source_free(s->source);
         s->source = NULL;
     }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* A regular file cannot be watched (-EPERM), but then nothing is ever left to wait. */
+static void on_wake(void *user, uint32_t events)
+{
+    struct er_console *console = user;
+    eventfd_t count;
+
+    (void)eventfd_read(console->wake_fd, &count);
+    for (int i = 0; i < 2; i++) {
+        struct er_console_stream *s = &console->streams[i];
+
+        pthread_mutex_lock(&s->lock);
+        s->asked = false;
+        if (waits(s) && !s->source)
+            (void)er_loop_io(console->loop, s->fd, EPOLLOUT, ER_PRIORITY_IO, on_writable, s,
+                             &s->source, NULL);
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+
+int er_console_init(struct er_console *console, struct er_loop *loop, struct er_error *err)
+{
+    console->loop = loop;
+    console->wake = NULL;
+    for (int i = 0; i < 2; i++) {
+        int fd = er_fd_own_output(i + 1);
+
+        console->streams[i] = (struct er_console_stream){
+            .fd = fd, .direct = is_direct(fd), .broken = fd < 0, .console = console};
+        pthread_mutex_init(&console->streams[i].lock, NULL);
+        er_buf_init(&console->streams[i].queue, ER_CONSOLE_MAX);
+    }
+    console->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (console->wake_fd < 0)
+        return er_error_errno(err, "make an eventfd for the console");
+    return er_loop_io(loop, console->wake_fd, EPOLLIN, ER_PRIORITY_IO, on_wake, console,
+                      &console->wake, err);
+}
+
+size_t er_console_reserve(struct er_console *console, int stream, size_t n)
+{
+    struct er_console_stream *s = &console->streams[stream];
+    size_t room;
+
+    pthread_mutex_lock(&s->lock);
+    room = s->broken ? 0 : s->queue.max - s->queue.len - s->promised;
+    n = n < room ? n : room;
+    s->promised += n;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+/* Straight from the caller's memory when nothing waits before it. */
+static bool add(struct er_console_stream *s, const char *text, size_t n)
+{
+    ssize_t done = !s->broken && n > 0 && !waits(s) ? write_out(s, text, n, 0) : 0;
+
+    if (done < 0)
+        break_off(s);
+    if (s->broken)
+        return false;
+    if ((size_t)done < n && er_buf_add(&s->queue, text + done, n - (size_t)done))
+        return false;
+    while (waits(s) && push(s, 0))
+        ;
+    return true;
+}
+
+bool er_console_commit(struct er_console *console, int stream, const char *text, size_t n,
+                       size_t promised)
+{
+    struct er_console_stream *s = &console->streams[stream];
+    bool kept;
+
+    pthread_mutex_lock(&s->lock);
+    s->promised -= promised;
+    kept = n == 0 || add(s, text, n);
+    if (waits(s) && !s->source && !s->asked)
+        s->asked = eventfd_write(console->wake_fd, 1) == 0;
+    pthread_mutex_unlock(&s->lock);
+    return kept;
 }
 
 bool er_console_write(struct er_console *console, int stream, const char *text, size_t n)
 {
+    size_t promised = er_console_reserve(console, stream, n);
+
+    return er_console_commit(console, stream, text, promised == n ? n : 0, promised) &&
+           promised == n;
+}
+
+bool er_console_closed(struct er_console *console, int stream)
+{
     struct er_console_stream *s = &console->streams[stream];
+    bool closed;
 
-    if (s->broken || er_buf_add(&s->queue, text, n))
-        return false;
-    while (push(s, 0))
-        ;
-    /* A regular file cannot be watched (-EPERM), but then push() never leaves anything. */
-    if (waits(s) && !s->source)
-        (void)er_loop_io(console->loop, s->fd, EPOLLOUT, ER_PRIORITY_IO, on_writable, s, &s->source,
-                         NULL);
-    return true;
+    pthread_mutex_lock(&s->lock);
+    closed = s->broken;
+    pthread_mutex_unlock(&s->lock);
+    return closed;
 }
 
-bool er_console_closed(const struct er_console *console, int stream)
-{
-    return console->streams[stream].broken;
-}
-
-bool er_console_is_full(const struct er_console *console, int stream, size_t n)
-{
-    const struct er_console_stream *s = &console->streams[stream];
-
-    return s->broken || s->queue.len + n > s->queue.max;
-}
-
+/* Locked. */
 static void flush(struct er_console_stream *s, uint64_t end_us)
 {
     while (waits(s)) {
@@ -116,15 +213,15 @@ bool er_console_settle(struct er_console *console, bool hurry, uint64_t ret_line
     for (int i = 0; i < 2; i++) {
         struct er_console_stream *s = &console->streams[i];
 
+        pthread_mutex_lock(&s->lock);
         flush(s, end_us);
-        ret_lines[i] = 0;
         ret_bytes[i] = s->queue.len - s->sent;
-        for (size_t at = s->sent; at < s->queue.len; at++)
-            ret_lines[i] += s->queue.data[at] == '\n';
+        ret_lines[i] = ret_bytes[i] ? er_linesplit_count(s->queue.data + s->sent, ret_bytes[i]) : 0;
         s->stalled = ret_bytes[i] > 0;
         lost |= s->stalled;
         er_buf_clear(&s->queue);
         s->sent = 0;
+        pthread_mutex_unlock(&s->lock);
     }
     return lost;
 }
@@ -143,7 +240,10 @@ size_t er_console_done(struct er_console *console, bool hurry)
         s->source = NULL;
         er_buf_done(&s->queue);
         er_cleanup_fd(&s->fd);
+        pthread_mutex_destroy(&s->lock);
     }
+    er_loop_source_free(console->wake);
+    er_cleanup_fd(&console->wake_fd);
     return lost;
 }
 

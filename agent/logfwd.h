@@ -1,10 +1,17 @@
 #pragma once
 /*
  * One output stream of one worker: pipe -> file (rotated) and console (whole lines behind a
- * prefix). The file gets the bytes as they come, `\r` and all; the console gets a line when it is
- * finished by
- * `\n` or `\r` (agent/linesplit.h), the unfinished last one at the end. Never blocks the worker or
- * the loop: what cannot be written (disk full, console reader too slow) is dropped and counted.
+ * prefix), carried by the threads of agent/logpump.h. The file gets the bytes as they come, `\r`
+ * and all; the console gets a line when it is finished by `\n` or `\r` (agent/linesplit.h), the
+ * unfinished last one at the end. Never blocks the worker or the loop for long: what cannot be
+ * written (disk full, console reader too slow) is dropped and counted.
+ *
+ * The least is done that the stream asks for:
+ *
+ *   file alone, no tail               bytes go from pipe to file unread (er_logfile_splice)
+ *   console that takes nothing        one copy to the file, ends of lines counted
+ *   console                           lines put behind their prefix, one write a chunk
+ *   filters                           every line looked at
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,7 +19,7 @@
 #include "agent/config.h"
 #include "agent/console.h"
 #include "agent/logfile.h"
-#include "agent/loop.h"
+#include "agent/logpump.h"
 
 #define ER_LOGFWD_TAIL_MAX   4096u /* kept for the summary */
 #define ER_LOGFWD_TAIL_LINES 20
@@ -25,6 +32,7 @@ struct er_logfwd_opts {
     int stream;                 /* 0 stdout, 1 stderr */
     const char *prefix;         /* copied */
     bool timestamps;
+    bool tail; /* keep the last lines for er_logfwd_tail() */
     /* Lines with one of the `filters` in them are copied there, with their prefix; NULL: none.
      * Borrowed for the stream's life. */
     struct er_logfile *filtered;
@@ -35,13 +43,14 @@ struct er_logfwd;
 
 /* Makes the pipe; its write end, for the child, is returned through ret_fd and belongs to the
  * caller. A log file that cannot be opened loses lines as a full disk does. */
-int er_logfwd_new(struct er_logfwd **ret, int *ret_fd, struct er_loop *loop,
+int er_logfwd_new(struct er_logfwd **ret, int *ret_fd, struct er_logpump *pump,
                   const struct er_logfwd_opts *opts, struct er_error *err);
 /* Reads what is there, writes the unfinished line, closes. NULL is fine. */
 void er_logfwd_free(struct er_logfwd *fwd);
 /* Reads what is there now, so that the tail is complete when a worker has ended. */
 void er_logfwd_drain(struct er_logfwd *fwd);
-/* Last lines, at most ER_LOGFWD_TAIL_LINES; valid until the next call on `fwd`; "" when none. */
+/* Last lines, at most ER_LOGFWD_TAIL_LINES, of what was read until the last er_logfwd_drain();
+ * valid until the next call on `fwd`; "" when none. */
 const char *er_logfwd_tail(struct er_logfwd *fwd);
 /* The log file; NULL: none. */
 const char *er_logfwd_path(const struct er_logfwd *fwd);

@@ -16,6 +16,7 @@ struct er_group_context {
     struct er_loop *loop;
     struct er_cgroup *cgroup;
     struct er_console *console;
+    struct er_logpump *logpump;
     struct er_helpers *helpers; /* whose processes are not ours to reap or to kill */
     const char *state_dir;      /* for error files when no logs are kept */
     const char *log_dir;        /* <log.dir>/<name>; NULL: none */

@@ -283,12 +283,13 @@ static int open_stream(struct er_worker *w, const struct er_group_context *ctx,
         .max_files = c->log.max_files,
         .console = tee && shown ? ctx->console : NULL,
         .stream = stream,
+        .tail = stream == 1,
         .prefix = prefix,
         .timestamps = c->log.timestamps,
         .filtered = w->filtered[stream],
         .filters = stream ? &c->log.duplicate_stderr : &c->log.duplicate_stdout,
     };
-    rc = er_logfwd_new(&w->logs[stream], ret_fd, ctx->loop, &opts, err);
+    rc = er_logfwd_new(&w->logs[stream], ret_fd, ctx->logpump, &opts, err);
     *ret_owned = rc == 0;
     return rc;
 }

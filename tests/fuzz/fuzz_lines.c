@@ -1,5 +1,6 @@
 /* libFuzzer: the line splitter. The first byte says in which pieces the rest comes; what is given
- * adds up to what came, and no line is longer than the bound. */
+ * adds up to what came, and no line is longer than the bound. Then again with pieces that are
+ * skipped: what is given and what is not adds up all the same, and begins where a line does. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,25 +33,12 @@ static void on_line(void *user, const char *text, size_t n, const char *end, siz
     add(user, end, end_n);
 }
 
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
+static void feed_all(const char *all, size_t total, size_t piece)
 {
-    size_t scale, piece, size, total;
     struct er_linesplit s;
-    struct sum sum = {0};
-    char *all;
+    struct sum sum = {malloc(total), 0, total};
 
-    if (n < 2)
-        return 0;
-    /* Small inputs in small pieces; some stretched to lines beyond the bound. */
-    scale = data[0] & 0x80 ? 2 * ER_LINE_MAX / (n - 1) + REPEATED : 1;
-    size = (data[0] & 0x7f) + 1u;
-    piece = data[0] & 0x80 ? size * 1024 : size;
-    total = scale * (n - 1);
-    all = malloc(total);
-    sum = (struct sum){malloc(total), 0, total};
-    assert(all && sum.data);
-    for (size_t i = 0; i < total; i++)
-        all[i] = (char)data[1 + i / scale];
+    assert(sum.data);
     er_linesplit_init(&s);
     for (size_t at = 0; at < total; at += piece) {
         size_t now = piece < total - at ? piece : total - at;
@@ -61,6 +49,68 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
     er_linesplit_done(&s);
     assert(sum.n == total && !memcmp(sum.data, all, total));
     free(sum.data);
+}
+
+static void check_count(const char *all, size_t total)
+{
+    size_t lines = 0;
+
+    for (size_t i = 0; i < total; i++)
+        lines += all[i] == '\n';
+    assert(er_linesplit_count(all, total) == lines);
+}
+
+/* Every other run of `piece` pieces is skipped. */
+static void skip_some(const char *all, size_t total, size_t piece)
+{
+    struct er_linesplit s;
+    struct sum sum = {malloc(total), 0, total};
+    size_t skipped = 0;
+    bool skipping = false;
+
+    assert(sum.data);
+    er_linesplit_init(&s);
+    for (size_t at = 0; at < total; at += piece) {
+        size_t now = piece < total - at ? piece : total - at, k = 0;
+
+        if (at / piece % (piece % 7 + 2) == 1)
+            skipping = true;
+        else if (skipping)
+            k = er_linesplit_resume(&s, all + at, now);
+        if (skipping && at / piece % (piece % 7 + 2) == 1)
+            k = now;
+        assert(k <= now);
+        skipped += k + (k ? er_linesplit_skip(&s, all + at, k) : 0);
+        skipping = skipping && k == now;
+        if (k > 0 && k < now)
+            assert(all[at + k - 1] == '\n' || (all[at + k - 1] == '\r' && all[at + k] != '\n'));
+        assert(er_linesplit_feed(&s, all + at + k, now - k, on_line, &sum) == 0);
+    }
+    er_linesplit_finish(&s, on_line, &sum);
+    er_linesplit_done(&s);
+    assert(sum.n + skipped == total);
+    free(sum.data);
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
+{
+    size_t scale, piece, size, total;
+    char *all;
+
+    if (n < 2)
+        return 0;
+    /* Small inputs in small pieces; some stretched to lines beyond the bound. */
+    scale = data[0] & 0x80 ? 2 * ER_LINE_MAX / (n - 1) + REPEATED : 1;
+    size = (data[0] & 0x7f) + 1u;
+    piece = data[0] & 0x80 ? size * 1024 : size;
+    total = scale * (n - 1);
+    all = malloc(total);
+    assert(all);
+    for (size_t i = 0; i < total; i++)
+        all[i] = (char)data[1 + i / scale];
+    feed_all(all, total, piece);
+    check_count(all, total);
+    skip_some(all, total, piece);
     free(all);
     return 0;
 }

@@ -188,11 +188,27 @@ static bool has_size(void *user)
     return !stat(file->path, &st) && st.st_size == file->size;
 }
 
+static long long sum_of_drops(struct agent_case *c, const char *what)
+{
+    char command[2 * ER_TEST_PATH_MAX];
+    long long sum = 0;
+
+    snprintf(command, sizeof(command), "cat %s/logs/%s/events-*.jsonl", c->dir, c->name);
+    er_test_done(&c->p);
+    er_tap_check(er_test_run(&c->p, ARGS(SH(command)), NULL, ER_TEST_DEADLINE_MS) == 0);
+    for (const char *at = er_test_out(&c->p); (at = strstr(at, "\"log_dropped\"")); at++) {
+        const char *number = strstr(at, what);
+
+        sum += number ? atoll(number + strlen(what)) : 0;
+    }
+    return sum;
+}
+
 /* A pipe that nobody reads: the workers go on, and what is lost is counted to the byte. */
 static void console_that_nobody_reads_blocks_nobody(void)
 {
     struct agent_case c = {0};
-    char command[4 * ER_TEST_PATH_MAX], *text, *at;
+    char command[4 * ER_TEST_PATH_MAX];
     long long written = 20 * 1000 * 1000, dropped = 0, shown = 0;
     struct file_size file;
     int fds[2];
@@ -216,15 +232,91 @@ static void console_that_nobody_reads_blocks_nobody(void)
     }
     close(fds[0]);
     er_tap_check(case_finish(&c) == 0);
-    snprintf(command, sizeof(command), "cat %s/logs/%s/events-*.jsonl", c.dir, c.name);
-    er_test_done(&c.p);
-    er_tap_check(er_test_run(&c.p, ARGS(SH(command)), NULL, ER_TEST_DEADLINE_MS) == 0);
-    for (at = (char *)er_test_out(&c.p); (at = strstr(at, "\"log_dropped\"")); at++) {
-        text = strstr(at, "\"bytes\":");
-        dropped += text ? atoll(text + 8) : 0;
-    }
+    dropped = sum_of_drops(&c, "\"bytes\":");
     er_tap_note("%lld written, %lld shown, %lld dropped", written, shown, dropped);
     er_tap_check(shown + dropped == written && dropped > 0);
+    case_end(&c);
+}
+
+static bool has_size_or_more(void *user)
+{
+    const struct file_size *file = user;
+    struct stat st;
+
+    return !stat(file->path, &st) && st.st_size >= file->size;
+}
+
+struct shown {
+    long long lines, torn, last; /* numbers that grow, eight bytes each */
+    char part[16];
+    size_t part_n;
+};
+
+static void look_at(struct shown *s, const char *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (s->part_n < sizeof(s->part) - 1)
+            s->part[s->part_n++] = data[i];
+        if (data[i] != '\n')
+            continue;
+        s->part[s->part_n] = '\0';
+        s->torn += s->part_n != 8 || atoll(s->part) <= s->last;
+        s->last = atoll(s->part);
+        s->lines++;
+        s->part_n = 0;
+    }
+}
+
+/* Up to `n` bytes; false at the end. */
+static bool read_some(int fd, long long n, struct shown *s)
+{
+    char buf[65536];
+
+    while (n > 0) {
+        ssize_t got = read(fd, buf, sizeof(buf));
+
+        if (got <= 0)
+            return false;
+        look_at(s, buf, (size_t)got);
+        n -= got;
+    }
+    return true;
+}
+
+/* Between two pauses there are lines again, whole ones, and what lies between is counted. */
+static void reader_that_pauses_gets_whole_lines(void)
+{
+    const long long lines = 8000000, mib = 1 << 20;
+    struct agent_case c = {0};
+    char command[4 * ER_TEST_PATH_MAX];
+    struct shown shown = {0};
+    struct file_size file;
+    long long dropped;
+    int fds[2];
+
+    case_begin(&c);
+    er_tap_require(pipe(fds) == 0);
+    snprintf(command, sizeof(command),
+             "%s --rdzv-id %s --log-dir %s -t1 --set log.prefix= seq 1000000 %lld 1>&%d %d<&-",
+             er_test_bin("elastic-run"), c.name, case_path(&c, "logs"), 1000000 + lines - 1, fds[1],
+             fds[0]);
+    er_test_start(&c.p, ARGS(SH(command)), NULL);
+    close(fds[1]);
+    file.path = case_path(&c, log_file(&c, "rank-0/stdout.log"));
+    for (file.size = 8 * mib; file.size < 56 * mib; file.size += 8 * mib) {
+        er_tap_check(er_test_wait_until(has_size_or_more, &file, ER_TEST_DEADLINE_MS));
+        if (!read_some(fds[0], 5 * mib, &shown))
+            break;
+    }
+    while (read_some(fds[0], mib, &shown))
+        ;
+    close(fds[0]);
+    er_tap_check(case_finish(&c) == 0);
+    dropped = sum_of_drops(&c, "\"lines\":");
+    er_tap_note("%lld lines written, %lld shown, %lld dropped", lines, shown.lines, dropped);
+    er_tap_check(shown.torn == 0 && shown.part_n == 0);
+    er_tap_check(shown.lines + dropped == lines && dropped > 0);
+    er_tap_check(shown.lines + sum_of_drops(&c, "\"bytes\":") / 8 == lines);
     case_end(&c);
 }
 
@@ -239,6 +331,7 @@ int main(int argc, char **argv)
         {"binary_reaches_the_file_unharmed", binary_reaches_the_file_unharmed, 0},
         {"rotation_keeps_lines_whole", rotation_keeps_lines_whole, 0},
         {"console_that_nobody_reads_blocks_nobody", console_that_nobody_reads_blocks_nobody, 0},
+        {"reader_that_pauses_gets_whole_lines", reader_that_pauses_gets_whole_lines, 0},
     };
 
     return er_tap_main(argc, argv, CASES, sizeof(CASES) / sizeof(CASES[0]));

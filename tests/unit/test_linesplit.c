@@ -135,3 +135,57 @@ Test(linesplit, progress_bars_without_newline_are_split_in_linear_time, .timeout
     er_linesplit_done(&s);
     free(data);
 }
+
+static const struct {
+    const char *before, *skipped, *after;
+    size_t resume; /* where in `after` a line begins */
+} RESUMES[] = {
+    {"", "a\n", "b\n", 0}, {"", "a", "b\nc\n", 2},   {"", "a\r", "\nb\n", 1},
+    {"", "a\r", "b\n", 0}, {"", "a", "1%\r2%\r", 3}, {"", "a", "b\r\nc", 3},
+    {"", "a", "bcd", 3},   {"", "a", "b\r", 2},      {"x", "a\n", "b", 0},
+    {"x\n", "", "b\n", 0}, {"x", "", "y\nb\n", 2},   {"x\r", "", "\nb", 1},
+};
+
+Test(linesplit, lines_begin_again_where_one_begins)
+{
+    for (size_t i = 0; i < sizeof(RESUMES) / sizeof(RESUMES[0]); i++) {
+        struct er_linesplit s;
+        struct er_buf out;
+        size_t n = strlen(RESUMES[i].after), forgotten;
+
+        er_linesplit_init(&s);
+        er_buf_init(&out, TEXT_MAX);
+        cr_assert_eq(
+            er_linesplit_feed(&s, RESUMES[i].before, strlen(RESUMES[i].before), show, &out), 0);
+        forgotten = er_linesplit_skip(&s, RESUMES[i].skipped, strlen(RESUMES[i].skipped));
+        cr_expect_eq(forgotten, RESUMES[i].skipped[0] && !strcmp(RESUMES[i].before, "x"), "%zu", i);
+        cr_expect_eq(er_linesplit_resume(&s, RESUMES[i].after, n), RESUMES[i].resume, "case %zu",
+                     i);
+        er_linesplit_done(&s);
+        er_buf_done(&out);
+    }
+}
+
+Test(linesplit, ends_of_lines_are_counted_at_any_length_and_place)
+{
+    enum { N = 3 * 32 * 255 };
+    char *data = malloc(N);
+    size_t all = 0;
+
+    cr_assert_not_null(data);
+    for (size_t i = 0; i < N; i++) {
+        data[i] = i % 7 == 3 || i % 31 == 0 ? '\n' : (char)i == '\n' ? 'x' : (char)i;
+        all += data[i] == '\n';
+    }
+    cr_expect_eq(er_linesplit_count(data, N), all);
+    for (size_t n = 0; n < 200; n++) {
+        size_t lines = 0;
+
+        for (size_t i = 0; i < n; i++)
+            lines += data[n % 5 + i] == '\n';
+        cr_expect_eq(er_linesplit_count(data + n % 5, n), lines);
+    }
+    memset(data, '\n', N);
+    cr_expect_eq(er_linesplit_count(data, N), N);
+    free(data);
+}
