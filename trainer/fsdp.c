@@ -14,6 +14,7 @@
 #include "trainer/vote.h"
 
 #define LAYOUT_MAX_BYTES (1 << 20)
+#define FLOATS_A_SUM     (sizeof(int64_t) / sizeof(float)) /* memory is counted in floats */
 
 static size_t blocks_n(const struct er_fsdp *f)
 {
@@ -69,9 +70,14 @@ static size_t elements_of(const struct er_fsdp *f)
     sum = blocks_n(f) * f->plan.total + ring[0] + ring[1];
     if (f->opts.strategy == ER_FSDP_FULL)
         sum += ring[0] + ring[1];
+    if (f->opts.exact_shards > 0)
+        sum += FLOATS_A_SUM * (f->plan.total + ring[0] + ring[1]);
     for (size_t u = 0; u < f->plan.units_n; u++) {
-        sum += shares_value(f, u) ? 0 : f->plan.units[u].count;
-        sum += f->place[u] == SIZE_MAX ? f->plan.units[u].count : 0;
+        size_t count = f->plan.units[u].count;
+
+        sum += shares_value(f, u) ? 0 : count;
+        if (f->place[u] == SIZE_MAX)
+            sum += count * (f->opts.exact_shards > 0 ? 1 + FLOATS_A_SUM : 1);
     }
     return sum;
 }
@@ -82,9 +88,15 @@ static float *take(struct er_fsdp *f, size_t elements)
     return er_pool_alloc(f->pool, elements * sizeof(float), ER_FLAT_ALIGN);
 }
 
+static int64_t *take_sums(struct er_fsdp *f, size_t elements)
+{
+    return f->opts.exact_shards > 0 ? (int64_t *)(void *)take(f, FLOATS_A_SUM * elements) : NULL;
+}
+
 static int take_memory(struct er_fsdp *f, struct er_error *err)
 {
     float *value[2] = {NULL, NULL}, *grad[2];
+    int64_t *sums[2];
     size_t ring[2];
     int rc;
 
@@ -94,9 +106,11 @@ static int take_memory(struct er_fsdp *f, struct er_error *err)
         return er_error_wrap(err, rc, "sharded parameters");
     for (size_t i = 0; i < blocks_n(f); i++)
         f->block[i] = take(f, f->plan.total);
+    f->sums = take_sums(f, f->plan.total);
     ring_counts(f, ring);
     for (int i = 0; i < 2; i++) {
         grad[i] = take(f, ring[i]);
+        sums[i] = take_sums(f, ring[i]);
         if (f->opts.strategy == ER_FSDP_FULL)
             value[i] = take(f, ring[i]);
     }
@@ -105,6 +119,7 @@ static int take_memory(struct er_fsdp *f, struct er_error *err)
 
         f->units[u].value = shares_value(f, u) ? value[place % 2] : take(f, count);
         f->units[u].grad = place == SIZE_MAX ? take(f, count) : grad[place % 2];
+        f->units[u].sums = place == SIZE_MAX ? take_sums(f, count) : sums[place % 2];
     }
     return 0;
 }
@@ -116,6 +131,8 @@ static int describe(struct er_fsdp *f, struct er_error *err)
     int rc = 0;
 
     er_buf_init(&text, LAYOUT_MAX_BYTES);
+    if (f->opts.exact_shards > 0)
+        rc = er_buf_printf(&text, "exact %u ", f->opts.exact_shards);
     for (size_t u = 0; u < f->plan.units_n && rc == 0; u++)
         rc = er_buf_printf(&text, "%s%s:%zu", u ? "|" : "fsdp ", f->plan.units[u].name,
                            f->plan.units[u].count);
@@ -126,6 +143,22 @@ static int describe(struct er_fsdp *f, struct er_error *err)
         return er_error_set(err, rc < 0 ? rc : -ENOMEM, "names of %zu units", f->plan.units_n);
     f->order_hash = er_hash(f->layout, strlen(f->layout)).lo;
     return 0;
+}
+
+static int check_exact(struct er_fsdp *f, struct er_error *err)
+{
+    uint32_t shards = f->opts.exact_shards, size = (uint32_t)er_comm_size(f->comm);
+
+    if (shards == 0)
+        return 0;
+    if (f->opts.passes > 0)
+        return er_error_set(err, ER_E_USAGE,
+                            "exact mode: %u passes of a step were asked for, each shard is one",
+                            f->opts.passes);
+    if (size > shards)
+        return er_error_set(err, ER_E_USAGE, "exact mode: %u ranks for %u shards", size, shards);
+    f->opts.passes = (shards + size - 1) / size;
+    return er_exact_scale(&f->scale, shards, f->opts.exact_weight_max, err);
 }
 
 ER_CLEANUP_FOR(er_fsdp_close, struct er_fsdp)
@@ -142,8 +175,10 @@ int er_fsdp_open(struct er_fsdp **ret, struct er_comm *comm, const struct er_fla
     f->comm = comm;
     f->rank = er_comm_rank(comm);
     f->opts = opts ? *opts : (struct er_fsdp_opts){0};
+    rc = check_exact(f, err);
     f->opts.passes = f->opts.passes ? f->opts.passes : 1;
-    rc = make_plan(f, flat, units, n, err);
+    if (rc == 0)
+        rc = make_plan(f, flat, units, n, err);
     if (rc == 0)
         rc = take_memory(f, err);
     if (rc == 0)
@@ -229,6 +264,46 @@ static uint64_t count_nonfinite(const struct er_fsdp *f)
     return n;
 }
 
+/* Exact mode: of all ranks' sums; rank 0 puts it into the vote. A sum of floats would depend on how
+ * many ranks there are. */
+static int exact_norm2(struct er_fsdp *f, double *ret, struct er_error *err)
+{
+    size_t size = (size_t)er_comm_size(f->comm);
+    ER_CLEANUP(er_cleanup_free) struct er_exact_norm *all = calloc(size, sizeof(*all));
+    struct er_exact_norm mine = er_exact_norm_of(&f->scale, f->sums, f->plan.total);
+    int rc;
+
+    if (!all)
+        return er_error_set(err, -ENOMEM, "norms of %zu ranks", size);
+    rc = er_sync_gather(f->comm, &mine, sizeof(mine), all, err);
+    if (rc < 0)
+        return er_error_wrap(err, rc, "norm of the gradients");
+    for (size_t rank = 1; rank < size; rank++)
+        er_exact_norm_add(&all[0], &all[rank]);
+    *ret = f->rank == 0 ? er_exact_norm_value(&f->scale, &all[0]) : 0;
+    return 0;
+}
+
+/* What this rank adds to the vote. */
+static int look_at_sums(struct er_fsdp *f, struct er_vote *vote, struct er_error *err)
+{
+    double norm2 = 0;
+    int rc = 0;
+
+    if (f->sums) {
+        vote->nonfinite += f->outside;
+        f->outside = 0;
+    } else if (f->opts.count_nonfinite) {
+        vote->nonfinite += count_nonfinite(f);
+    }
+    if (f->opts.norm2 && f->sums)
+        rc = exact_norm2(f, &norm2, err);
+    else if (f->opts.norm2)
+        norm2 = er_optim_norm2(f->block[ER_FLAT_GRAD], f->plan.total);
+    vote->norm2 += norm2;
+    return rc;
+}
+
 int er_fsdp_finish(struct er_fsdp *f, struct er_vote *vote, struct er_error *err)
 {
     const struct er_error misuse = ER_ERROR_INIT;
@@ -238,14 +313,13 @@ int er_fsdp_finish(struct er_fsdp *f, struct er_vote *vote, struct er_error *err
     if (rc < 0)
         return rc;
     reduced_us = er_now_us();
+    rc = look_at_sums(f, vote, err);
+    if (rc < 0)
+        return rc;
     f->times = (struct er_ddp_times){.comm_us = reduced_us - f->first_us,
                                      .exposed_us = f->exposed_us,
                                      .buckets = f->plan.units_n};
     vote->order_hash = f->order_hash;
-    if (f->opts.count_nonfinite)
-        vote->nonfinite += count_nonfinite(f);
-    if (f->opts.norm2)
-        vote->norm2 += er_optim_norm2(f->block[ER_FLAT_GRAD], f->plan.total);
     er_fsdp_forget(f);
     f->first_us = f->exposed_us = 0;
     rc = er_vote_hold(f->comm, vote, &misuse, err);
@@ -256,6 +330,19 @@ int er_fsdp_finish(struct er_fsdp *f, struct er_vote *vote, struct er_error *err
 void er_fsdp_drop(struct er_fsdp *f)
 {
     memset(f->block[ER_FLAT_GRAD], 0, f->plan.total * sizeof(float));
+    if (f->sums)
+        memset(f->sums, 0, f->plan.total * sizeof(*f->sums));
+}
+
+void er_fsdp_take(struct er_fsdp *f, double weight)
+{
+    if (f->sums)
+        er_exact_mean(&f->scale, f->sums, f->block[ER_FLAT_GRAD], f->plan.total, weight);
+}
+
+uint32_t er_fsdp_exact_shards(const struct er_fsdp *f)
+{
+    return f->opts.exact_shards;
 }
 
 /* ---- what a rank holds ---- */

@@ -13,7 +13,7 @@
  * 2020; Y. Zhao et al., "PyTorch FSDP", VLDB 2023.
  *
  * Memory of a rank with P parameters, W ranks, two optimizer states: 16 P / W bytes, and two
- * neighbouring units' values and gradients.
+ * neighbouring units' values and gradients; in exact mode 8 P / W and two units' sums more.
  */
 #include <stdbool.h>
 
@@ -36,13 +36,20 @@ struct er_fsdp_opts {
     uint32_t passes; /* forward and backward passes of a step, the same on all ranks (those without
                         samples make none, and the rest is made for them); 0: 1 */
     bool count_nonfinite, norm2; /* as in er_ddp_opts, of this rank's shard of the sums */
+    /*
+     * Exact mode (trainer/exact.h), the bits of DDP's: so many shards of a step, 0: not exact. Each
+     * shard is a pass, so `passes` stays 0; a pass's gradients are reduced as 64-bit integers;
+     * those that do not fit are counted in the vote; er_fsdp_take() before the optimizer.
+     */
+    uint32_t exact_shards;
+    uint64_t exact_weight_max; /* as in er_exact_bind() */
 };
 
 struct er_fsdp; /* opaque */
 
 /* `flat`: its table, not bound; it, the names of `units` (n; name, first, params_n, keep are read)
  * and `comm` are borrowed. All memory is taken here. ER_E_USAGE: units that do not cover the
- * parameters; -ENOMEM. */
+ * parameters, more ranks than shards; -EINVAL: exact mode's settings; -ENOMEM. */
 int er_fsdp_open(struct er_fsdp **ret, struct er_comm *comm, const struct er_flat *flat,
                  const struct er_fsdp_unit *units, size_t n, const struct er_fsdp_opts *opts,
                  struct er_error *err);
@@ -62,6 +69,11 @@ void er_fsdp_eval(struct er_fsdp *fsdp, bool on);
 /* After the step's last backward: reduces what is left, waits, holds the vote. As er_ddp_finish();
  * then gradient sums are in the shard until the optimizer clears them. */
 int er_fsdp_finish(struct er_fsdp *fsdp, struct er_vote *vote, struct er_error *err);
+/* Exact mode: the shard's gradients become the agreed sums / weight, rounded once (the optimizer's
+ * scale is 1). Between er_fsdp_finish() and the optimizer. */
+void er_fsdp_take(struct er_fsdp *fsdp, double weight);
+/* 0: not exact. */
+uint32_t er_fsdp_exact_shards(const struct er_fsdp *fsdp);
 /* Gradients become 0: the step is not applied. */
 void er_fsdp_drop(struct er_fsdp *fsdp);
 

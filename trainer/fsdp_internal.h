@@ -2,6 +2,7 @@
 /* One model's shards and the schedule of its units: fsdp.c memory and what the program sees,
  * fsdp_pass.c gathering and reducing. */
 #include "base/pool.h"
+#include "trainer/exact.h"
 #include "trainer/fsdp.h"
 
 enum er_fsdp_state { ER_FSDP_AWAY, ER_FSDP_GATHERING, ER_FSDP_HERE };
@@ -9,6 +10,7 @@ enum er_fsdp_state { ER_FSDP_AWAY, ER_FSDP_GATHERING, ER_FSDP_HERE };
 /* A unit's gathered memory; with ER_FSDP_FULL every other unit has the same. */
 struct er_fsdp_gathered {
     float *value, *grad; /* count elements */
+    int64_t *sums;       /* likewise, of one pass on their way; NULL: not exact */
     enum er_fsdp_state state;
     struct er_op *gather;
     struct er_op *scatter; /* under way; NULL: none */
@@ -28,6 +30,9 @@ struct er_fsdp {
     struct er_pool *pool;
     size_t bytes;
     float *block[ER_FLAT_BLOCK_MAX]; /* this rank's shards, plan.total elements each */
+    int64_t *sums;                   /* likewise, over the passes of a step; NULL: not exact */
+    struct er_exact_scale scale;
+    uint64_t outside; /* gradient elements of this step that did not fit */
     struct er_fsdp_gathered *units;
     size_t *ring; /* units that come and go, in order */
     size_t ring_n;

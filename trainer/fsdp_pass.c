@@ -90,21 +90,50 @@ static float *reduced_of(const struct er_fsdp *f, size_t unit)
     return f->units[unit].grad + plan->shard * (size_t)f->rank;
 }
 
+/* The same of exact mode, always in place: sums are of several passes. */
+static int64_t *exact_reduced_of(const struct er_fsdp *f, size_t unit)
+{
+    return f->units[unit].sums + f->plan.units[unit].shard * (size_t)f->rank;
+}
+
 static int begin_scatter(struct er_fsdp *f, size_t unit, struct er_error *err)
 {
+    const struct er_fsdp_unit *plan = &f->plan.units[unit];
     struct er_fsdp_gathered *u = &f->units[unit];
-    int rc = er_reduce_scatter(f->comm, u->grad, reduced_of(f, unit), f->plan.units[unit].shard,
-                               ER_F32, ER_SUM, &u->scatter, err);
+    int rc;
 
+    if (f->sums) {
+        f->outside += er_exact_convert(&f->scale, u->sums, u->grad, plan->count);
+        rc = er_reduce_scatter(f->comm, u->sums, exact_reduced_of(f, unit), plan->shard, ER_I64,
+                               ER_SUM, &u->scatter, err);
+    } else {
+        rc = er_reduce_scatter(f->comm, u->grad, reduced_of(f, unit), plan->shard, ER_F32, ER_SUM,
+                               &u->scatter, err);
+    }
     return rc < 0 ? fail(f, rc, "reducing the gradients", unit, err) : 0;
+}
+
+/* What a pass left of a unit, to the shard's sums. */
+static void add_reduced(struct er_fsdp *f, size_t unit)
+{
+    const struct er_fsdp_unit *plan = &f->plan.units[unit];
+
+    if (f->sums) {
+        const int64_t *from = exact_reduced_of(f, unit);
+
+        for (size_t i = 0; i < plan->shard; i++)
+            f->sums[plan->mine + i] += from[i];
+    } else if (f->opts.passes > 1) {
+        const float *from = reduced_of(f, unit);
+
+        for (size_t i = 0; i < plan->shard; i++)
+            f->block[ER_FLAT_GRAD][plan->mine + i] += from[i];
+    }
 }
 
 static int await_scatter(struct er_fsdp *f, size_t unit, struct er_error *err)
 {
-    const struct er_fsdp_unit *plan = &f->plan.units[unit];
     struct er_fsdp_gathered *u = &f->units[unit];
-    float *to = f->block[ER_FLAT_GRAD] + plan->mine;
-    const float *from = reduced_of(f, unit);
     int rc;
 
     if (!u->scatter)
@@ -113,8 +142,7 @@ static int await_scatter(struct er_fsdp *f, size_t unit, struct er_error *err)
     u->scatter = NULL;
     if (rc < 0)
         return fail(f, rc, "reducing the gradients", unit, err);
-    for (size_t i = 0; f->opts.passes > 1 && i < plan->shard; i++)
-        to[i] += from[i];
+    add_reduced(f, unit);
     return 0;
 }
 

@@ -14,6 +14,7 @@ struct er_tape {
     void *hook_user;
     er_use_fn use;
     void *use_user;
+    bool renew;     /* parameters' gradients begin anew with each step */
     bool want_grad; /* from the next er_tape_begin() on */
     bool grad;      /* in this step */
     bool walked;    /* er_tape_backward() has run in this step */
@@ -85,8 +86,15 @@ void er_tape_grad(struct er_tape *tape, bool on)
     tape->want_grad = on;
 }
 
+void er_tape_renew(struct er_tape *tape, bool on)
+{
+    tape->renew = on;
+}
+
 int er_tape_begin(struct er_tape *tape, struct er_error *err)
 {
+    for (size_t i = 0; i < tape->flat->params_n; i++)
+        tape->leaves[i].grad_set = !tape->renew;
     tape->last = NULL;
     tape->walked = false;
     tape->grad = tape->want_grad;

@@ -2,7 +2,8 @@
 /*
  * Reverse-mode automatic differentiation on a tape. Forward calls record operations in order;
  * er_tape_backward() walks them in reverse. Parameters are leaves in flat memory: their gradients
- * ADD UP there until somebody clears them (the optimizer does), so micro-steps accumulate.
+ * ADD UP there until somebody clears them (the optimizer does), so micro-steps accumulate;
+ * er_tape_renew() makes each backward pass begin anew.
  *
  * The hook is called the moment a parameter's gradient is complete in this backward pass: once per
  * parameter that the loss depends on, in backward order, before work that does not concern it (a
@@ -73,6 +74,10 @@ void er_tape_use_hook(struct er_tape *tape, er_use_fn hook, void *user);
 /* Off: nothing is recorded, no gradient memory is taken (evaluation). On at first. Takes effect
  * with the next er_tape_begin(). */
 void er_tape_grad(struct er_tape *tape, bool on);
+/* On: a backward pass writes the gradients of parameters anew, whatever was there, instead of
+ * adding to it (those the loss does not depend on stay). Off at first. From the next
+ * er_tape_begin() on; not with FSDP, which clears gradients itself. */
+void er_tape_renew(struct er_tape *tape, bool on);
 /* A new step: every tensor of the one before is gone. */
 int er_tape_begin(struct er_tape *tape, struct er_error *err);
 

@@ -136,6 +136,24 @@ int er_train_open_checkpoints(struct er_train *train, struct er_error *err)
     return er_ckpt_open(&train->ckpt, dir, &group, &opts, err);
 }
 
+/* The reducer's gradients are those of the plan. */
+static int check_sums(const struct er_train *train, struct er_error *err)
+{
+    uint32_t shards = train->opts->plan.shards;
+    bool exact = shards > 0, i64 = train->opts->ddp.dtype == ER_I64;
+
+    if (train->fsdp && er_fsdp_exact_shards(train->fsdp) != shards)
+        return er_error_set(err, ER_E_USAGE,
+                            "plan.shards is %u, er_fsdp_opts.exact_shards %u: they must be equal",
+                            shards, er_fsdp_exact_shards(train->fsdp));
+    if (train->ddp && exact != i64)
+        return er_error_set(err, ER_E_USAGE,
+                            "plan.shards is %u, the gradients are %s: exact mode needs both, "
+                            "shards and int64 sums (trainer/exact.h)",
+                            shards, er_dtype_name(train->opts->ddp.dtype));
+    return 0;
+}
+
 /* Exact mode: a shard is not divided, and all ranks must get the same bits from the same numbers.
  */
 static int check_exact(const struct er_train *train, struct er_error *err)
@@ -203,13 +221,13 @@ int er_train_open(struct er_train *train, struct er_error *err)
     if (!ops->apply || !ops->state || !ops->spans == !ops->shard)
         return er_error_set(err, ER_E_USAGE,
                             "grads, apply, state, and one of spans and shard must be given");
-    if (ops->shard && train->opts->plan.shards > 0)
-        return er_error_set(err, ER_E_USAGE, "exact mode is for DDP; it was asked for with FSDP");
     rc = er_train_open_comm(train, err);
     if (rc == 0)
         rc = check_exact(train, err);
     if (rc == 0)
         rc = open_reducer(train, err);
+    if (rc == 0)
+        rc = check_sums(train, err);
     if (rc < 0)
         return rc;
     ops->state(train->user, &train->state, &train->state_n);

@@ -14,6 +14,8 @@ static void on_gradient(void *user, size_t param)
 {
     struct mlp *mlp = user;
 
+    if (mlp->exact && er_exact_fold(mlp->exact, &mlp->flat, param) > 0)
+        bench_fail("a gradient does not fit");
     if (mlp->ddp)
         er_ddp_ready(mlp->ddp, param);
 }
@@ -102,5 +104,28 @@ double mlp_step_ms(struct mlp *mlp, struct er_ddp *ddp)
     if (ddp)
         must(er_ddp_finish(ddp, &vote, &err), &err);
     er_optim_apply(&mlp->optim, &view, mlp->step, 1e-4, 1.0 / vote.weight);
+    return bench_now_ms() - began;
+}
+
+double mlp_exact_step_ms(struct mlp *mlp, struct er_ddp *ddp, struct er_exact *exact, size_t shards)
+{
+    struct er_optim_view view = er_optim_view_flat(&mlp->flat);
+    struct er_vote vote = {.step = ++mlp->step, .weight = (double)mlp->rows};
+    size_t rows = mlp->rows / shards;
+    struct er_error err = ER_ERROR_INIT;
+    double began = bench_now_ms();
+
+    mlp->exact = exact;
+    er_tape_renew(mlp->tape, true);
+    for (size_t i = 0; i < shards; i++) {
+        mlp->ddp = i + 1 == shards ? ddp : NULL;
+        vote.loss += mlp_backward(mlp, mlp->tape, mlp->images + i * rows * mlp->widths[0],
+                                  mlp->labels + i * rows, rows);
+    }
+    mlp->exact = NULL;
+    er_tape_renew(mlp->tape, false);
+    must(er_ddp_finish(ddp, &vote, &err), &err);
+    er_exact_take(exact, &mlp->flat, vote.weight);
+    er_optim_apply(&mlp->optim, &view, mlp->step, 1e-4, 1.0);
     return bench_now_ms() - began;
 }

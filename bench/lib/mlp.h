@@ -3,6 +3,7 @@
  * program. */
 #include "base/pool.h"
 #include "trainer/ddp.h"
+#include "trainer/exact.h"
 #include "trainer/ops/ops.h"
 #include "trainer/optim.h"
 
@@ -17,9 +18,10 @@ struct mlp {
     struct er_span spans[MLP_PARAMS];
     struct er_tape *tape;
     struct er_optim optim;
-    struct er_ddp *ddp; /* of the step that runs; NULL: alone */
-    float *images;      /* (rows, widths[0]) */
-    int32_t *labels;    /* (rows) */
+    struct er_ddp *ddp;     /* of the pass that runs; NULL: alone, or not the last one */
+    struct er_exact *exact; /* likewise; NULL: float32 sums */
+    float *images;          /* (rows, widths[0]) */
+    int32_t *labels;        /* (rows) */
     uint64_t step;
 };
 
@@ -32,3 +34,6 @@ double mlp_backward(const struct mlp *mlp, struct er_tape *tape, const float *im
                     const int32_t *labels, size_t rows);
 /* Milliseconds of one step; with `ddp` NULL there is nobody else. */
 double mlp_step_ms(struct mlp *mlp, struct er_ddp *ddp);
+/* The same in exact mode: the rows in `shards` equal shards; `ddp` reduces the sums of `exact`. */
+double mlp_exact_step_ms(struct mlp *mlp, struct er_ddp *ddp, struct er_exact *exact,
+                         size_t shards);

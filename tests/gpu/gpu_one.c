@@ -244,6 +244,7 @@ static double timed_us(struct er_stream *s, struct er_event *from, struct er_eve
     double us = 0;
 
     RANK_OK(er_stream_sync(s, &err), err);
+    RANK_OK(er_stream_test(s, &err), err); /* nothing is left */
     RANK_OK(er_event_elapsed_us(from, to, &us, &err), err);
     return us;
 }

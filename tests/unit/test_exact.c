@@ -57,8 +57,6 @@ Test(exact, any_order_of_shards_gives_the_same_bits_and_the_mean)
         for (int s = 0; s < SHARDS; s++) {
             memcpy(b.grad, shards[(s * 5 + round) % SHARDS], sizeof(first));
             cr_assert_eq(er_exact_fold(&b.exact, &b.flat, 0), 0);
-            for (int i = 0; i < N; i++)
-                cr_assert_eq(b.grad[i], 0.0f, "folded gradients are cleared");
         }
         er_exact_take(&b.exact, &b.flat, WEIGHT);
         for (int i = 0; i < N; i++) {
@@ -87,13 +85,67 @@ Test(exact, rounding_is_to_nearest_over_the_whole_range)
         float x = ldexpf((float)er_rand_below(&r, 1u << 24) - (float)(1u << 23),
                          (int)er_rand_below(&r, 56) - 70);
 
+        memset(b.grad, 0, N * sizeof(float));
         b.grad[round % N] = x;
         if (er_exact_fold(&b.exact, &b.flat, 0) > 0)
             continue;
-        cr_assert_eq(b.exact.sums[round % N], llrint((double)x * b.exact.unit), "%a", (double)x);
+        cr_assert_eq(b.exact.sums[round % N], llrint((double)x * b.exact.scale.unit), "%a",
+                     (double)x);
         b.exact.sums[round % N] = 0;
     }
     er_pool_free(b.pool);
+}
+
+/* Of any division of the elements, as FSDP divides them; and it is the norm. */
+Test(exact, the_norm_does_not_depend_on_who_holds_what)
+{
+    enum { MANY = 10000 };
+    static int64_t sums[MANY];
+    struct er_exact_norm whole;
+    struct er_exact_scale scale;
+    struct er_rand r;
+    double want = 0;
+
+    cr_assert_eq(er_exact_scale(&scale, SHARDS, WEIGHT, NULL), 0);
+    er_rand_init(&r, 6);
+    for (int i = 0; i < MANY; i++) {
+        double x = (double)number(&r) * (i == 77 ? 100 : 1);
+
+        sums[i] = llrint(x * scale.unit);
+        want += x * x;
+    }
+    whole = er_exact_norm_of(&scale, sums, MANY);
+    cr_assert_float_eq(er_exact_norm_value(&scale, &whole), want, 1e-9 * want);
+    for (int round = 0; round < 20; round++) {
+        struct er_exact_norm norm = {0};
+
+        for (size_t at = 0, n; at < MANY; at += n) {
+            struct er_exact_norm part;
+
+            n = 1 + er_rand_below(&r, 5000);
+            n = n < MANY - at ? n : MANY - at;
+            part = er_exact_norm_of(&scale, sums + at, n);
+            er_exact_norm_add(&norm, &part);
+        }
+        cr_assert_eq(memcmp(&norm, &whole, sizeof(norm)), 0);
+    }
+}
+
+/* All elements at the end of their range: no overflow on the way. */
+Test(exact, the_norm_of_the_largest_sums)
+{
+    enum { MANY = 9000 };
+    static int64_t sums[MANY];
+    struct er_exact_norm norm;
+    struct er_exact_scale scale;
+    double want;
+
+    cr_assert_eq(er_exact_scale(&scale, SHARDS, WEIGHT, NULL), 0);
+    for (int i = 0; i < MANY; i++)
+        sums[i] = i % 2 ? INT64_MAX / 2 : -(INT64_MAX / 2);
+    norm = er_exact_norm_of(&scale, sums, MANY);
+    want = MANY * 0x1p62 * 0x1p62 / scale.unit / scale.unit;
+    cr_assert_float_eq(er_exact_norm_value(&scale, &norm), want, 1e-9 * want);
 }
 
 Test(exact, what_does_not_fit_is_counted_and_left_out)
@@ -104,11 +156,11 @@ Test(exact, what_does_not_fit_is_counted_and_left_out)
     open_bench(&b);
     memcpy(b.grad, bad, sizeof(bad));
     b.grad[4] = 1.0f;
-    b.grad[5] = (float)b.exact.limit;
+    b.grad[5] = (float)b.exact.scale.limit;
     cr_assert_eq(er_exact_fold(&b.exact, &b.flat, 0), 4);
     for (int i = 0; i < 4; i++)
         cr_assert_eq(b.exact.sums[i], 0);
-    cr_assert_eq(b.exact.sums[4], (int64_t)b.exact.unit);
+    cr_assert_eq(b.exact.sums[4], (int64_t)b.exact.scale.unit);
     cr_assert_gt(b.exact.sums[5], 0);
     cr_assert_leq(b.exact.sums[5], INT64_MAX / SHARDS);
     er_pool_free(b.pool);
