@@ -32,6 +32,11 @@ struct er_page_progress {
     _Atomic uint64_t samples;       /* samples finished by this rank */
     _Atomic uint64_t loss_bits;     /* last loss, bits of a double */
     _Atomic uint64_t total_steps;   /* steps this run wants; 0: not known */
+    _Atomic uint64_t tokens;        /* as samples; 0: not reported */
+    _Atomic uint64_t samples_per_s; /* of all ranks in the last second or step; 0: not known */
+    _Atomic uint64_t tokens_per_s;
+    /* Where this process's steps spent their time, all together. */
+    _Atomic uint64_t data_us, forward_us, backward_us, communicate_us, optimizer_us;
 };
 
 struct er_page {

@@ -178,6 +178,7 @@ static int grads(void *user, const struct er_step *step, struct er_loss *ret, st
         return 0;
     if (app->order.n == 0 || app->order.epoch != range->epoch)
         er_order_init(&app->order, app->plan.samples, app->plan.seed, range->epoch);
+    er_step_phase(step, ER_PHASE_DATA);
     rc = begin_batch(app, range->count, &x, err);
     if (rc < 0)
         return rc;
@@ -185,7 +186,9 @@ static int grads(void *user, const struct er_step *step, struct er_loss *ret, st
         put_sample(app, &app->data.train, er_order_at(&app->order, range->first + i),
                    x->value + i * FASHION_PIXELS, &app->labels[i]);
     app->ddp = step->ddp;
+    er_step_phase(step, ER_PHASE_FORWARD);
     rc = forward(app, x, &ret->sum, &scores, &loss, err);
+    er_step_phase(step, ER_PHASE_BACKWARD);
     if (rc == 0)
         rc = er_tape_backward(app->tape, loss, err);
     ret->weight = (double)range->count;

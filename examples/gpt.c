@@ -97,9 +97,12 @@ static int micro_step(struct app *app, const struct er_step *step, uint64_t firs
     struct er_tensor *loss;
     int rc;
 
+    er_step_phase(step, ER_PHASE_DATA);
     for (size_t row = 0; row < rows; row++)
         put_window(app, row, er_order_at(&app->order, first + row));
+    er_step_phase(step, ER_PHASE_FORWARD);
     rc = forward(app, rows, true, step->step, sum, &loss, err);
+    er_step_phase(step, ER_PHASE_BACKWARD);
     return rc < 0 ? rc : er_tape_backward(app->gpt.tape, loss, err);
 }
 

@@ -91,6 +91,14 @@ ER_API int er_notice_saves(const struct er_ctx *ctx);
  * brought), and is not counted as a step finished by this process; call it so before another thread
  * reports steps. */
 ER_API void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step);
+/* Where the steps of this process spent their time until now, all together, and how fast all ranks
+ * are; 0: not known. `communicate_us`: what of communication was not hidden, and votes. */
+struct er_pace {
+    uint64_t tokens, samples_per_s, tokens_per_s;
+    uint64_t data_us, forward_us, backward_us, communicate_us, optimizer_us;
+};
+/* For metrics, beside er_progress_figures(). */
+ER_API void er_progress_pace(struct er_ctx *ctx, const struct er_pace *pace);
 /* Optional figures for status and metrics; `total_steps` 0 = unknown. */
 ER_API void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double loss,
                                 uint64_t total_steps);

@@ -399,6 +399,23 @@ void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double loss, uint
     p->total_steps = total_steps;
 }
 
+void er_progress_pace(struct er_ctx *ctx, const struct er_pace *pace)
+{
+    struct er_page_progress *p;
+
+    if (!ctx->page)
+        return;
+    p = &ctx->page->from_worker;
+    p->tokens = pace->tokens;
+    p->samples_per_s = pace->samples_per_s;
+    p->tokens_per_s = pace->tokens_per_s;
+    p->data_us = pace->data_us;
+    p->forward_us = pace->forward_us;
+    p->backward_us = pace->backward_us;
+    p->communicate_us = pace->communicate_us;
+    p->optimizer_us = pace->optimizer_us;
+}
+
 int er_ready(struct er_ctx *ctx, struct er_error *err)
 {
     if (!ctx->with_agent)

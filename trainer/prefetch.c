@@ -12,13 +12,15 @@
 #define ALIGN 64
 
 /* A slot's life: FREE -> (a thread takes it for a step) MAKING -> READY -> IN_USE -> FREE. One that
- * was taken for a step that nobody wants any more is free when it is made. */
+ * was taken for a step that nobody wants any more is free when nobody works on it. Its batch is
+ * made of items: samples, or the batch itself. */
 enum state { FREE, MAKING, READY, IN_USE };
 
 struct slot {
     enum state state;
     bool unwanted; /* MAKING */
     uint64_t step;
+    uint64_t items, begun, done; /* MAKING: of the batch; none is begun after a failure */
     void *memory;
     int rc;
     struct er_error err;
@@ -39,6 +41,11 @@ struct er_prefetch {
     size_t threads_n;
 };
 
+static uint64_t count_items(const struct er_prefetch *l, uint64_t step)
+{
+    return l->opts.decode ? l->opts.count(l->opts.user, step) : 1;
+}
+
 /* A slot for the next step, unless enough are ahead. Locked. */
 static struct slot *take(struct er_prefetch *l)
 {
@@ -48,14 +55,64 @@ static struct slot *take(struct er_prefetch *l)
         struct slot *slot = &l->slots[i];
 
         if (slot->state == FREE) {
-            slot->state = MAKING;
-            slot->unwanted = false;
-            slot->step = l->next++;
-            slot->err = (struct er_error)ER_ERROR_INIT;
+            *slot = (struct slot){
+                .state = MAKING, .step = l->next++, .memory = slot->memory, .err = ER_ERROR_INIT};
+            slot->items = count_items(l, slot->step);
             return slot;
         }
     }
     return NULL;
+}
+
+/* The batch under way that is wanted first and has items that nobody has begun. Locked. */
+static struct slot *join(struct er_prefetch *l)
+{
+    struct slot *first = NULL;
+
+    for (size_t i = 0; i < l->slots_n; i++) {
+        struct slot *slot = &l->slots[i];
+
+        if (slot->state == MAKING && slot->begun < slot->items &&
+            (!first || slot->step < first->step))
+            first = slot;
+    }
+    return first;
+}
+
+/* Nobody begins another item of it. Locked. */
+static void give_up(struct slot *slot)
+{
+    slot->items = slot->begun;
+}
+
+/* Is the last item done? Locked. */
+static void settle(struct er_prefetch *l, struct slot *slot)
+{
+    if (slot->done < slot->items)
+        return;
+    slot->state = slot->unwanted ? FREE : READY;
+    l->stats.dropped += slot->unwanted;
+    pthread_cond_broadcast(slot->unwanted ? &l->work : &l->done);
+}
+
+/* Locked; not while the item is made. */
+static void make_item(struct er_prefetch *l, struct slot *slot)
+{
+    struct er_error err = ER_ERROR_INIT;
+    uint64_t step = slot->step, item = slot->begun++;
+    void *memory = slot->memory;
+    int rc;
+
+    pthread_mutex_unlock(&l->lock);
+    rc = l->opts.decode ? l->opts.decode(l->opts.user, step, item, memory, &err)
+                        : l->opts.fill(l->opts.user, step, memory, &err);
+    pthread_mutex_lock(&l->lock);
+    slot->done++;
+    if (rc < 0 && slot->rc == 0) {
+        slot->rc = rc;
+        slot->err = err;
+        give_up(slot);
+    }
 }
 
 static void *make_batches(void *user)
@@ -64,18 +121,19 @@ static void *make_batches(void *user)
 
     pthread_mutex_lock(&l->lock);
     while (!l->over) {
-        struct slot *slot = take(l);
+        struct slot *slot = join(l);
 
+        if (!slot)
+            slot = take(l);
         if (!slot) {
             pthread_cond_wait(&l->work, &l->lock);
             continue;
         }
-        pthread_mutex_unlock(&l->lock);
-        slot->rc = l->opts.fill(l->opts.user, slot->step, slot->memory, &slot->err);
-        pthread_mutex_lock(&l->lock);
-        slot->state = slot->unwanted ? FREE : READY;
-        l->stats.dropped += slot->unwanted;
-        pthread_cond_broadcast(slot->unwanted ? &l->work : &l->done);
+        if (slot->items > 1 && slot->begun == 0)
+            pthread_cond_broadcast(&l->work); /* there is something for the others */
+        if (slot->begun < slot->items)
+            make_item(l, slot);
+        settle(l, slot);
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
@@ -83,13 +141,15 @@ static void *make_batches(void *user)
 
 static int check(const struct er_prefetch_opts *o, struct er_error *err)
 {
-    if (!o->fill || o->bytes == 0 || o->threads > ER_PREFETCH_THREADS_MAX ||
-        o->ahead > ER_PREFETCH_AHEAD_MAX)
+    if (!o->fill == !o->decode || !o->decode != !o->count)
         return er_error_set(err, ER_E_USAGE,
-                            "prefetch: batches of %zu bytes, %u threads, %u ahead: a function, at "
-                            "least 1 byte, at most %d and %d are expected",
-                            o->bytes, o->threads, o->ahead, ER_PREFETCH_THREADS_MAX,
-                            ER_PREFETCH_AHEAD_MAX);
+                            "prefetch: fill, or decode and count must be given, not both");
+    if (o->bytes == 0 || o->threads > ER_PREFETCH_THREADS_MAX || o->ahead > ER_PREFETCH_AHEAD_MAX)
+        return er_error_set(
+            err, ER_E_USAGE,
+            "prefetch: batches of %zu bytes, %u threads, %u ahead: at least 1 byte, at "
+            "most %d and %d are expected",
+            o->bytes, o->threads, o->ahead, ER_PREFETCH_THREADS_MAX, ER_PREFETCH_AHEAD_MAX);
     return 0;
 }
 
@@ -178,6 +238,10 @@ static void begin_at(struct er_prefetch *l, uint64_t step)
             l->stats.dropped++;
         }
         slot->unwanted = true;
+        if (slot->state == MAKING) {
+            give_up(slot);
+            settle(l, slot); /* unless somebody is at an item */
+        }
     }
     l->next = step;
 }

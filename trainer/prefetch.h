@@ -4,10 +4,14 @@
  * the step: threads fill the next ones while the model computes, and when the order of steps
  * changes (a resume, another world size) what was made ahead is dropped and made again.
  *
- *     er_prefetch_open(&prefetch, &(struct er_prefetch_opts){.fill = read_images, .bytes = n, ...},
- * 1, err); for (step = 1; step <= last; step++) { er_prefetch_get(prefetch, step, &batch, err);
- * what was got before is free again
- *         ...
+ *     er_prefetch_open(&prefetch, &(struct er_prefetch_opts){.fill = read_rows, .bytes = n},
+ *                      1, err);
+ *     for (step = 1; step <= last; step++)
+ *         er_prefetch_get(prefetch, step, &batch, err);     what was got before is free again
+ *
+ * With `fill` a thread makes a whole batch. With `decode` the threads are a pool of decoders: they
+ * share the samples of a batch, the earliest one first, so that one batch comes as fast as all of
+ * them can make it (images, compressed records).
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -27,8 +31,18 @@ struct er_prefetch; /* opaque */
  * once, for different steps. A failure is told by the er_prefetch_get() of that step. */
 typedef int (*er_prefetch_fill_fn)(void *user, uint64_t step, void *memory, struct er_error *err);
 
+/* Makes sample `i` of the batch of `step`, at its place in `memory` (opts.bytes, aligned to 64).
+ * Called by several threads at once, for different samples. After a failure the batch's other
+ * samples may be left out; the er_prefetch_get() tells one of the failures. */
+typedef int (*er_prefetch_decode_fn)(void *user, uint64_t step, uint64_t i, void *memory,
+                                     struct er_error *err);
+/* Samples in the batch of `step`; may be 0. */
+typedef uint64_t (*er_prefetch_count_fn)(void *user, uint64_t step);
+
 struct er_prefetch_opts {
-    er_prefetch_fill_fn fill;
+    er_prefetch_fill_fn fill; /* this one, or the next two */
+    er_prefetch_decode_fn decode;
+    er_prefetch_count_fn count;
     void *user;
     size_t bytes;       /* of one batch */
     uint32_t threads;   /* 0: 1 */

@@ -21,10 +21,11 @@ int er_train_callback_rc(int rc, const char *callback, struct er_error *err)
 static int gradients(struct er_train *train, const struct er_range *range, struct er_loss *ret,
                      struct er_error *err)
 {
-    struct er_step step = {.step = train->applied + 1, .range = *range, .ddp = train->ddp};
+    struct er_step step = {
+        .step = train->applied + 1, .range = *range, .ddp = train->ddp, .clock = &train->clock};
     int rc;
 
-    er_progress(train->ctx, ER_PHASE_FORWARD, train->applied);
+    er_train_clock_begin(train);
     train->held.grads_of = 0;
     rc = er_train_callback_rc(train->ops->grads(train->user, &step, ret, err), "grads()", err);
     return rc < 0 ? er_error_wrap(err, rc, "gradients of step %lu", ul(step.step)) : 0;
@@ -86,7 +87,7 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
     struct er_train_told told;
     int rc;
 
-    er_progress(train->ctx, ER_PHASE_COMMUNICATE, train->applied);
+    er_train_phase(train, ER_PHASE_COMMUNICATE);
     *vote = (struct er_vote){.loss = loss->sum,
                              .weight = loss->weight,
                              .nonfinite = loss->nonfinite,
@@ -109,7 +110,7 @@ int er_train_apply(struct er_train *train, const struct er_vote *vote, struct er
 
     if (rc < 0)
         return rc;
-    er_progress(train->ctx, ER_PHASE_OPTIMIZER, train->applied);
+    er_train_phase(train, ER_PHASE_OPTIMIZER);
     if (er_train_policy_finite(vote))
         rc = er_train_callback_rc(train->ops->apply(train->user, step, vote, err), "apply()", err);
     else
@@ -121,7 +122,7 @@ int er_train_apply(struct er_train *train, const struct er_vote *vote, struct er
     train->held.grads_of = 0;
     if (er_train_policy_finite(vote))
         train->result.loss = vote->loss / vote->weight;
-    er_progress(train->ctx, ER_PHASE_IDLE, step);
+    er_train_phase(train, ER_PHASE_IDLE);
     return 0;
 }
 
@@ -177,7 +178,7 @@ static int one_step(struct er_train *train, enum er_train_ending *ret, struct er
     if (rc != 0) /* rolled back, too: the next step is another one */
         return rc < 0 ? rc : 0;
     train->samples += range.step_count;
-    er_progress_figures(train->ctx, train->samples, train->result.loss, train->total_steps);
+    er_train_clock_end(train);
     er_train_tell_step(train, &range);
     return follow_up(train, &vote, ret, err);
 }

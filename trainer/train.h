@@ -15,12 +15,27 @@
 extern "C" {
 #endif
 
-struct er_fsdp; /* trainer/fsdp.h */
+struct er_fsdp;        /* trainer/fsdp.h */
+struct er_train_clock; /* opaque: where the time of steps goes */
 
 struct er_step {
     uint64_t step;         /* this step's number, from 1 over all epochs */
     struct er_range range; /* this rank's positions; range.count may be 0 */
     struct er_ddp *ddp;    /* call er_ddp_ready() as gradients become final; NULL with FSDP */
+    struct er_train_clock *clock; /* for er_step_phase() */
+};
+
+/*
+ * grads() may say what it is at: ER_PHASE_DATA, ER_PHASE_FORWARD or ER_PHASE_BACKWARD, from now on.
+ * That stands in the lines, the result, the agent's status and metrics, and decides which deadline
+ * applies. What says nothing counts as forward.
+ */
+ER_API void er_step_phase(const struct er_step *step, enum er_phase phase);
+
+/* Where time went on this rank, microseconds. Communication that went on behind backward is in
+ * backward; `communicate_us` is what was not hidden, and the vote. */
+struct er_train_phases {
+    uint64_t data_us, forward_us, backward_us, communicate_us, optimizer_us;
 };
 
 struct er_loss {
@@ -84,8 +99,9 @@ struct er_train_line {
     double samples_per_s;              /* STEP: of all ranks, since the line before */
     double tokens_per_s;               /* STEP: where opts.tokens_per_sample is given, else 0 */
     uint64_t eta_us; /* STEP: to the end, at the mean pace of this process; 0: not known */
-    struct er_ddp_times times; /* STEP: of this step, on rank 0 */
-    const char *text;          /* "" when there is nothing to say */
+    struct er_ddp_times times;     /* STEP: of this step, on rank 0 */
+    struct er_train_phases phases; /* likewise */
+    const char *text;              /* "" when there is nothing to say */
 };
 
 struct er_train_opts {
@@ -122,6 +138,7 @@ struct er_train_result {
     uint64_t skipped, rolled_back; /* steps; times: see er_train_nonfinite */
     double loss;                   /* mean of the last step that was finite */
     bool stopped;                  /* ended early by a DRAIN or STOP notice, state saved */
+    struct er_train_phases phases; /* of all steps of this process */
 };
 
 /*

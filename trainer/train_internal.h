@@ -6,6 +6,7 @@
  *   train_bad.c    steps that are not finite
  *   train_recover.c  where a generation begins: what survivors hold, else a checkpoint
  *   train_save.c   writing a checkpoint and telling the job
+ *   train_clock.c  where the time of steps goes
  *   train_log.c    lines for the program; train_text.c what they look like
  */
 #include "trainer/fsdp.h"
@@ -24,6 +25,16 @@ struct er_train_held {
     uint64_t grads_of;   /* step whose reduced gradients are in the spans; 0: none */
     uint64_t saved_step; /* newest checkpoint that this process knows to be on disk; 0: none */
     struct er_vote vote; /* agreed, of `applied` */
+};
+
+/* One for a run. */
+struct er_train_clock {
+    struct er_train *train;
+    enum er_phase phase;
+    uint64_t since_us;              /* when it began */
+    struct er_train_phases step;    /* of the step that runs */
+    uint64_t rate_us, rate_samples; /* when the rates on the page were made, and of which sum */
+    struct er_pace pace;            /* what is on the page */
 };
 
 struct er_train {
@@ -48,6 +59,7 @@ struct er_train {
     struct er_train_held held;
     struct er_train_policy policy;
     struct er_train_bad bad;
+    struct er_train_clock clock;
     struct er_train_result result;
     /* The line before: rates are taken from there. */
     uint64_t line_us, line_samples, samples;
@@ -94,6 +106,12 @@ int er_train_bad_step(struct er_train *train, const struct er_vote *vote,
                       const struct er_error *why, struct er_error *err);
 void er_train_drop(struct er_train *train);
 
+/* Tells the agent; the time until now was the phase before's. */
+void er_train_phase(struct er_train *train, enum er_phase phase);
+/* A step begins: its first phase is forward, unless grads() says otherwise. */
+void er_train_clock_begin(struct er_train *train);
+/* It was applied: times and rates, to the result and the agent's page. */
+void er_train_clock_end(struct er_train *train);
 /* Rank 0 only; nothing on the others. `text` may be NULL. */
 void er_train_tell(struct er_train *train, enum er_train_event event, uint64_t step,
                    const char *text);

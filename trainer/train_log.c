@@ -46,6 +46,7 @@ void er_train_tell_step(struct er_train *train, const struct er_range *range)
         .epoch = range->epoch,
         .loss = train->result.loss,
         .times = train->times,
+        .phases = train->clock.step,
         .text = "",
     };
 

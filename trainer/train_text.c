@@ -106,6 +106,12 @@ static void put_step(const struct er_train_line *line, struct er_buf *text)
                   ", \"buckets\": %" PRIu64,
                   line->times.comm_us, line->times.exposed_us, line->times.vote_us,
                   line->times.buckets);
+    er_buf_printf(text,
+                  ", \"data_us\": %" PRIu64 ", \"forward_us\": %" PRIu64
+                  ", \"backward_us\": %" PRIu64 ", \"communicate_us\": %" PRIu64
+                  ", \"optimizer_us\": %" PRIu64,
+                  line->phases.data_us, line->phases.forward_us, line->phases.backward_us,
+                  line->phases.communicate_us, line->phases.optimizer_us);
 }
 
 void er_train_text_json(const struct er_train_line *line, struct er_buf *text)

@@ -299,6 +299,13 @@ void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double loss, uint
     atomic_store(&ctx->page->from_worker.total_steps, total_steps);
 }
 
+void er_progress_pace(struct er_ctx *ctx, const struct er_pace *pace)
+{
+    atomic_store(&ctx->page->from_worker.tokens, pace->tokens);
+    atomic_store(&ctx->page->from_worker.forward_us, pace->forward_us);
+    atomic_store(&ctx->page->from_worker.optimizer_us, pace->optimizer_us);
+}
+
 int er_ready(struct er_ctx *ctx, struct er_error *err)
 {
     return 0;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "tests/lib/tempdir.h"
 #include "tests/lib/toy_model.h"
 
@@ -77,6 +78,52 @@ Test(train, runs_every_step_and_learns)
     cr_expect_eq(run.toy->last_line.event, ER_TRAIN_STEP);
     cr_expect_eq(run.toy->last_line.epoch, 19);
     cr_expect_eq(run.toy->last_line.total_steps, 140);
+    tear_down(&run);
+}
+
+static void pass_ms(uint64_t ms)
+{
+    uint64_t until_us = er_now_us() + ms * 1000;
+
+    while (er_now_us() < until_us)
+        ;
+}
+
+static int take_time(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
+{
+    er_step_phase(step, ER_PHASE_DATA);
+    pass_ms(1);
+    er_step_phase(step, ER_PHASE_CHECKPOINT); /* not grads()' to say: nothing changes */
+    pass_ms(1);
+    er_step_phase(step, ER_PHASE_FORWARD);
+    er_step_phase(step, ER_PHASE_BACKWARD);
+    pass_ms(3);
+    return 0;
+}
+
+static void take_time_to_apply(struct er_toy *toy, uint64_t step, const struct er_vote *vote)
+{
+    pass_ms(1);
+}
+
+Test(train, phases_have_the_time_that_was_spent_in_them)
+{
+    struct er_train_phases phases;
+    struct run run;
+
+    set_up(&run, NULL);
+    run.toy->after_backward = take_time;
+    run.toy->before_apply = take_time_to_apply;
+    go(&run);
+    cr_expect_eq(run.rc, 0, "%s", run.err.text);
+    phases = run.toy->last_line.phases; /* of one step */
+    cr_expect_geq(phases.data_us, 2000);
+    cr_expect_geq(phases.backward_us, 3000);
+    cr_expect_geq(phases.optimizer_us, 1000);
+    phases = run.result.phases;
+    cr_expect_geq(phases.data_us, STEPS * 2000);
+    cr_expect_geq(phases.backward_us, STEPS * 3000);
+    cr_expect_geq(phases.optimizer_us, STEPS * 1000);
     tear_down(&run);
 }
 

@@ -16,6 +16,7 @@ static struct er_train_line a_step(void)
                                   .loss = 0.5,
                                   .samples_per_s = 1234.4,
                                   .times = {.comm_us = 10, .exposed_us = 2, .vote_us = 1},
+                                  .phases = {.data_us = 3, .communicate_us = 4},
                                   .text = ""};
 }
 
@@ -97,6 +98,8 @@ Test(train_text, json_of_a_step)
     cr_expect_eq(json_integer_value(json_object_get(json, "step")), 9);
     cr_expect_eq(json_integer_value(json_object_get(json, "epoch")), 2);
     cr_expect_eq(json_integer_value(json_object_get(json, "exposed_us")), 2);
+    cr_expect_eq(json_integer_value(json_object_get(json, "data_us")), 3);
+    cr_expect_eq(json_integer_value(json_object_get(json, "communicate_us")), 4);
     cr_expect_null(json_object_get(json, "tokens_per_s"));
     cr_expect_null(json_object_get(json, "eta_s"));
     cr_expect_null(json_object_get(json, "text"));
