@@ -1,12 +1,14 @@
 /*
  * Training throughput: an MLP (784-1024-1024-10, 256 rows a rank) and a GPT (4 layers, 256
  * channels, 8 heads, 256 bytes, 4 rows a rank), AdamW, float32, one thread a rank, on 1 and 2 ranks
- * of this host. With PEERS=1 beside PyTorch (DDP over Gloo for 2 ranks) with the same shapes, round
- * by round in turn: peers_train.py stays alive between its rounds and does nothing then.
+ * of this host. With PEERS=1 beside PyTorch (DDP over Gloo for 2 ranks) with the same shapes, as it
+ * is and, the GPT, compiled by torch.compile, round by round in turn: peers_train.py stays alive
+ * between its rounds and does nothing then.
  */
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +22,8 @@ enum { RANKS_MAX = 2, MLP_ROWS = 256, WARM = 3 };
 static const size_t mlp_widths[MLP_LAYERS + 1] = {784, 1024, 1024, 10};
 /* What runs: on `ranks` ranks, `steps` a round, each of `units` samples or tokens a rank. */
 struct member {
-    const char *model, *figure;
+    const char *model, *name; /* of its figures: NAME_UNIT_per_s, NAME_over_... */
+    const char *unit;
     int ranks;
     size_t steps, units;
     int (*rank_main)(struct er_ctx *ctx, void *user);
@@ -114,26 +117,34 @@ static double our_rate(const struct member *m, struct round *round)
     er_ranks_run(m->ranks, m->rank_main, round, status);
     for (int rank = 0; rank < m->ranks; rank++) {
         if (status[rank] != 0)
-            bench_fail("%s: rank %d ended with %d", m->figure, rank, status[rank]);
+            bench_fail("%s: rank %d ended with %d", m->name, rank, status[rank]);
     }
     return rate(m, round->ms);
 }
 
 /* ---- the peer ---- */
 
+enum { EAGER, COMPILED, PEERS };
+static const char *const peer_modes[PEERS] = {"eager", "compile"};
+
 struct peer {
     pid_t pid;
     FILE *to, *from;
+    struct bench_series rates;
 };
 
-static void start_peer(struct peer *peer, const struct member *m)
+static void start_peer(struct peer *peer, const struct member *m, const char *mode)
 {
     extern char **environ;
     posix_spawn_file_actions_t actions;
     char python[4096], ranks[8];
     int to[2], from[2];
-    char *argv[] = {python, (char *)(uintptr_t)(ER_BENCH_SOURCE "/peers_train.py"),
-                    (char *)(uintptr_t)m->model, ranks, NULL};
+    char *argv[] = {python,
+                    (char *)(uintptr_t)(ER_BENCH_SOURCE "/peers_train.py"),
+                    (char *)(uintptr_t)m->model,
+                    ranks,
+                    (char *)(uintptr_t)mode,
+                    NULL};
 
     snprintf(python, sizeof(python), "%s/bin/python", bench_peers());
     snprintf(ranks, sizeof(ranks), "%d", m->ranks);
@@ -160,7 +171,7 @@ static double peer_rate(struct peer *peer, const struct member *m)
     fprintf(peer->to, "%zu\n", m->steps);
     fflush(peer->to);
     if (fscanf(peer->from, "%lf", &ms) != 1 || ms <= 0)
-        bench_fail("peer of %s: no answer", m->figure);
+        bench_fail("peer of %s: no answer", m->name);
     return rate(m, ms);
 }
 
@@ -173,39 +184,61 @@ static void stop_peer(struct peer *peer)
     waitpid(peer->pid, &status, 0);
 }
 
-/* ---- both in turn ---- */
+/* ---- all in turn ---- */
+
+static void emit_over(const struct member *m, const char *what, double ours, double theirs)
+{
+    char figure[64];
+
+    snprintf(figure, sizeof(figure), "%s_over_%s", m->name, what);
+    bench_emit_value(figure, ours / theirs, 0, 1);
+}
+
+static void emit(const struct member *m, const struct bench_series *ours, const struct peer *peers,
+                 size_t peers_n)
+{
+    char figure[64];
+
+    snprintf(figure, sizeof(figure), "%s_%s_per_s", m->name, m->unit);
+    if (peers_n == 0) {
+        bench_emit(figure, ours);
+        return;
+    }
+    bench_emit_peer(figure, ours, "torch", &peers[EAGER].rates);
+    emit_over(m, "torch", bench_median(ours), bench_median(&peers[EAGER].rates));
+    if (peers_n > COMPILED)
+        emit_over(m, "torch_compiled", bench_median(ours), bench_median(&peers[COMPILED].rates));
+}
 
 static void measure(const struct member *m, struct round *round)
 {
-    static struct bench_series ours, theirs;
-    size_t runs = bench_runs(9, 3);
-    struct peer peer = {0};
+    static struct bench_series ours;
+    static struct peer peers[PEERS];
+    size_t peers_n = !bench_peers() ? 0 : strcmp(m->model, "gpt") == 0 ? PEERS : 1;
 
-    ours.n = theirs.n = 0;
-    if (bench_peers()) {
-        start_peer(&peer, m);
-        peer_rate(&peer, m); /* warm */
+    ours.n = 0;
+    for (size_t p = 0; p < peers_n; p++) {
+        peers[p].rates.n = 0;
+        start_peer(&peers[p], m, peer_modes[p]);
+        peer_rate(&peers[p], m); /* warm */
     }
-    for (size_t i = 0; i < runs; i++) {
+    for (size_t i = 0; i < bench_runs(9, 3); i++) {
         bench_add(&ours, our_rate(m, round));
-        if (bench_peers())
-            bench_add(&theirs, peer_rate(&peer, m));
+        for (size_t p = 0; p < peers_n; p++)
+            bench_add(&peers[p].rates, peer_rate(&peers[p], m));
     }
-    if (bench_peers()) {
-        stop_peer(&peer);
-        bench_emit_peer(m->figure, &ours, "torch", &theirs);
-    } else {
-        bench_emit(m->figure, &ours);
-    }
+    for (size_t p = 0; p < peers_n; p++)
+        stop_peer(&peers[p]);
+    emit(m, &ours, peers, peers_n);
 }
 
 int main(void)
 {
     static const struct member members[] = {
-        {"mlp", "mlp_w1_samples_per_s", 1, 20, MLP_ROWS, mlp_main},
-        {"mlp", "mlp_w2_samples_per_s", 2, 20, MLP_ROWS, mlp_main},
-        {"gpt", "gpt_w1_tokens_per_s", 1, 4, GPT_JOB_TOKENS, gpt_main},
-        {"gpt", "gpt_w2_tokens_per_s", 2, 4, GPT_JOB_TOKENS, gpt_main},
+        {"mlp", "mlp_w1", "samples", 1, 20, MLP_ROWS, mlp_main},
+        {"mlp", "mlp_w2", "samples", 2, 20, MLP_ROWS, mlp_main},
+        {"gpt", "gpt_w1", "tokens", 1, 4, GPT_JOB_TOKENS, gpt_main},
+        {"gpt", "gpt_w2", "tokens", 2, 4, GPT_JOB_TOKENS, gpt_main},
     };
     struct round *round = er_ranks_shared(sizeof(*round));
 

@@ -1,4 +1,4 @@
-"""The models of bench_train.c in PyTorch: peers_train.py mlp|gpt RANKS. Each line "steps" on stdin runs so many; the answer is ms.
+"""The models of bench_train.c in PyTorch: peers_train.py mlp|gpt RANKS eager|compile. Each line "steps" on stdin runs so many; the answer is ms.
 
 One thread a rank; DistributedDataParallel over Gloo for 2 ranks, the bare model for 1; AdamW as one fused pass.
 """
@@ -70,7 +70,7 @@ def wanted(rank, ranks):
     return int(steps)
 
 
-def work(rank, name, ranks, port):
+def work(rank, name, ranks, mode, port):
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     model = Mlp() if name == "mlp" else Gpt()
@@ -78,6 +78,8 @@ def work(rank, name, ranks, port):
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         dist.init_process_group("gloo", rank=rank, world_size=ranks)
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    if mode == "compile":
+        model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     batch = batch_of(name)
     while steps := wanted(rank, ranks):
@@ -95,12 +97,13 @@ def work(rank, name, ranks, port):
 
 
 def main():
-    name, ranks = sys.argv[1], int(sys.argv[2])
+    name, ranks, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(sys.prefix, "inductor"))
     port = 29400 + os.getpid() % 1000
-    others = [mp.get_context("spawn").Process(target=work, args=(rank, name, ranks, port)) for rank in range(1, ranks)]
+    others = [mp.get_context("spawn").Process(target=work, args=(rank, name, ranks, mode, port)) for rank in range(1, ranks)]
     for process in others:
         process.start()
-    work(0, name, ranks, port)
+    work(0, name, ranks, mode, port)
     for process in others:
         process.join()
 
