@@ -1,4 +1,4 @@
-# The front door over Meson. Everything is built in build/ (build-asan/ with sanitizers); `make help` lists the targets.
+# The front door over Meson. Everything is built in build/ (build-asan/, build-tsan/ with sanitizers); `make help` lists the targets.
 
 BUILD := build
 SETUP := packaging/setup.sh
@@ -6,7 +6,7 @@ MESON_OPTIONS := $(if $(filter 1 true yes,$(WERROR)),-Dwerror=true)
 # Set-up and compilation talk on stderr, so that stdout carries only what a target is for.
 compile = packaging/configure.sh $(1) $(MESON_OPTIONS) $(2) >&2 && ninja -C $(1) >&2
 
-.PHONY: all demo test bench bench-report asan interop soak valgrind ci format check-format install uninstall clean help
+.PHONY: all demo test bench bench-report asan tsan interop soak valgrind ci format check-format install uninstall clean help
 .DEFAULT_GOAL := all
 
 all:
@@ -35,6 +35,11 @@ asan: ## every suite with address and undefined-behaviour sanitizers
 	@$(SETUP)
 	@$(call compile,build-asan,-Dtests=enabled -Db_sanitize=address$(comma)undefined -Db_lundef=false)
 	@tests/run sanitizers build-asan
+
+tsan: ## the threaded parts with the thread sanitizer
+	@$(SETUP)
+	@packaging/configure.sh build-tsan $(MESON_OPTIONS) -Dtests=enabled -Db_sanitize=thread -Db_lundef=false >&2
+	@tests/run threads build-tsan
 
 interop: ## other programs' scripts, files and protocols; installs PyTorch when it is missing (1 GB)
 	@$(SETUP) build tests interop
@@ -70,7 +75,7 @@ uninstall: ## remove what install put there (with the same DESTDIR)
 	@packaging/uninstall.py $(BUILD) "$(DESTDIR)"
 
 clean: ## remove everything that was built
-	rm -rf $(BUILD) build-asan
+	rm -rf $(BUILD) build-asan build-tsan
 
 help: ## this list
 	@echo 'make           build everything in $(BUILD)/'

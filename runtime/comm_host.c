@@ -112,8 +112,8 @@ static void begin_unit(struct host *h)
     if (h->comm->page && h->unit[0]->number > h->comm->hidden)
         atomic_store_explicit(&h->comm->page->from_worker.collective,
                               h->unit[0]->number - h->comm->hidden, memory_order_relaxed);
-    if (!h->spin && h->ops->roomy)
-        h->spin = h->ops->roomy(h->transport);
+    if (!h->spin && h->ops->roomy && h->ops->roomy(h->transport))
+        h->spin = true;
     h->ops->begin(h->transport, h->unit, h->unit_n);
     h->moved_us = 0; /* drive() looks at the clock when it must */
     h->said_waiting = false;

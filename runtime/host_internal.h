@@ -12,7 +12,7 @@ struct host {
     const struct er_transport_ops *ops;
     struct er_transport *transport;
     uint64_t deadline_us;
-    bool spin; /* no more ranks on this host than processors */
+    _Atomic bool spin; /* no more ranks on this host than processors */
     pthread_t thread;
     bool thread_runs;
     _Atomic int engine;      /* 1: held */

@@ -194,7 +194,8 @@ static int work(struct ps_run *run, uint64_t part, struct er_error *err)
     er_progress(train->ctx, ER_PHASE_FORWARD, train->applied);
     rc = er_train_callback_rc(train->ops->grads(train->user, &step, &loss, err), "grads()", err);
     if (rc < 0)
-        return er_error_wrap(err, rc, "gradients of step %lu", (unsigned long)number);
+        return er_error_wrap(err, rc, "rank %d, gradients of step %lu", train->rank,
+                             (unsigned long)number);
     if (!isfinite(loss.sum) || loss.nonfinite > 0)
         return er_error_set(err, -EDOM, "step %lu: the loss or a gradient of rank %d is not finite",
                             (unsigned long)number, train->rank);

@@ -28,7 +28,9 @@ static int gradients(struct er_train *train, const struct er_range *range, struc
     er_train_clock_begin(train);
     train->held.grads_of = 0;
     rc = er_train_callback_rc(train->ops->grads(train->user, &step, ret, err), "grads()", err);
-    return rc < 0 ? er_error_wrap(err, rc, "gradients of step %lu", ul(step.step)) : 0;
+    return rc < 0 ? er_error_wrap(err, rc, "rank %d, gradients of step %lu", train->rank,
+                                  ul(step.step))
+                  : 0;
 }
 
 /* Everything that keeps a step from being applied, in words. */

@@ -2,6 +2,7 @@
  * Training with parameter servers: in lock-step the same bits as DDP, whoever computes which part;
  * every bound learns; a run goes on from its checkpoint.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@ struct test {
     int rcs[8];
     char text[ER_ERROR_TEXT_MAX];
     uint64_t resumed_from, steps, epochs_ended;
+    uint64_t lost_at; /* who has the first part of this step dies; 0: nobody */
     double first_loss, last_loss;
     float values[ELEMENTS_MAX];
     _Atomic uint64_t parts_seen;
@@ -85,6 +87,8 @@ static int grads(void *user, const struct er_step *step, struct er_loss *ret, st
     int rc = er_tape_begin(m->tape, err);
 
     test->parts_seen++;
+    if (test->lost_at == step->step && step->range.first == step->range.step_first)
+        raise(SIGKILL); /* its server dies with it */
     *ret = (struct er_loss){.weight = (double)count};
     if (rc < 0 || count == 0)
         return rc;
@@ -270,6 +274,34 @@ static void a_run_goes_on_from_its_checkpoint(void)
     er_test_rmtree(test->dir);
 }
 
+/* Each of three ranks has a server, with a third of parameters and optimizer state. One dies: all
+ * leave, and its third comes back from the newest checkpoint, with the bits of a run that lost
+ * nobody. */
+static void a_lost_server_comes_back_from_the_checkpoint(void)
+{
+    static float want[ELEMENTS_MAX], got[ELEMENTS_MAX];
+    int status[3], lost = 0;
+
+    set_up();
+    go(3, want);
+    er_test_tempdir(test->dir);
+    test->opts.checkpoint_dir = test->dir;
+    test->opts.checkpoint_steps = 4;
+    test->lost_at = 8;
+    er_ranks_run(3, rank_main, NULL, status);
+    for (int rank = 0; rank < 3; rank++) {
+        lost += status[rank] == 128 + SIGKILL;
+        er_tap_check(status[rank] == 128 + SIGKILL || test->rcs[rank] < 0);
+    }
+    er_tap_check(lost == 1);
+    test->lost_at = 0;
+    go(3, got);
+    if (!er_tap_check(test->resumed_from >= 4 && test->resumed_from < 8))
+        er_tap_note("resumed from %lu", (unsigned long)test->resumed_from);
+    er_tap_check(memcmp(want, got, sizeof(want)) == 0);
+    er_test_rmtree(test->dir);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
@@ -279,6 +311,8 @@ int main(int argc, char **argv)
         {"every_bound_learns_and_does_every_part_once", every_bound_learns_and_does_every_part_once,
          0},
         {"a_run_goes_on_from_its_checkpoint", a_run_goes_on_from_its_checkpoint, 0},
+        {"a_lost_server_comes_back_from_the_checkpoint",
+         a_lost_server_comes_back_from_the_checkpoint, 0},
     };
 
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));

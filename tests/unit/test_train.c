@@ -158,7 +158,7 @@ Test(train, a_resumed_run_has_the_same_bits_as_an_uninterrupted_one)
     first.toy->after_backward = fail_at_13;
     go(&first);
     cr_expect_eq(first.rc, ER_E_USAGE);
-    cr_expect(strstr(first.err.text, "gradients of step 13"), "%s", first.err.text);
+    cr_expect(strstr(first.err.text, "rank 0, gradients of step 13"), "%s", first.err.text);
     set_up(&second, dir);
     second.toy->params[0] = 123; /* whatever it began with */
     go(&second);
