@@ -161,6 +161,43 @@ Test(sampler, large_orders_spread_evenly)
     expect_uniform(counts, GRID * GRID, DRAWS);
 }
 
+/*
+ * Over many epochs: which sample is at a place (the first, the last, one between), and how far
+ * apart the samples of two neighbouring places are. A table and a Feistel network; cells divide the
+ * samples, and the differences, evenly.
+ */
+Test(sampler, places_and_differences_are_uniform)
+{
+    enum { CELLS_MAX = 1009 };
+    static const struct {
+        uint64_t n;
+        size_t places, differences; /* cells */
+        uint64_t draws;
+    } rows[] = {{37, 37, 36, 20000}, {1009, 1009, 1008, 20000}, {1000000, 50, 27, 20000}};
+    static size_t places[3][CELLS_MAX], differences[CELLS_MAX];
+    static struct er_order order;
+
+    for (size_t r = 0; r < ER_ARRAY_N(rows); r++) {
+        uint64_t n = rows[r].n, at[3] = {0, n / 3, n - 1};
+
+        memset(places, 0, sizeof(places));
+        memset(differences, 0, sizeof(differences));
+        for (uint64_t epoch = 0; epoch < rows[r].draws; epoch++) {
+            uint64_t here, next;
+
+            er_order_init(&order, n, 5, epoch);
+            for (size_t p = 0; p < 3; p++)
+                places[p][er_order_at(&order, at[p]) / (n / rows[r].places)]++;
+            here = er_order_at(&order, n / 2);
+            next = er_order_at(&order, n / 2 + 1);
+            differences[((next + n - here) % n - 1) / ((n - 1) / rows[r].differences)]++;
+        }
+        for (size_t p = 0; p < 3; p++)
+            expect_uniform(places[p], rows[r].places, (double)rows[r].draws);
+        expect_uniform(differences, rows[r].differences, (double)rows[r].draws);
+    }
+}
+
 /* Within one epoch: (position, sample) pairs fill a grid evenly, so neighbours are not kept. */
 Test(sampler, one_epoch_has_no_pattern)
 {
