@@ -18,7 +18,8 @@
 struct er_tap_case {
     const char *name;
     void (*run)(void);
-    unsigned timeout_s; /* 0: 60 s; a backstop, never what a test measures */
+    unsigned timeout_s; /* 0: 60 s; a backstop, never what a test measures;
+                           times ER_TEST_PATIENCE, where that is set */
 };
 
 /* Exit status for main: 0 when no case failed. */
