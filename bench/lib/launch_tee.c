@@ -1,7 +1,9 @@
 /*
- * Four workers that write lines to stdout as fast as they are read. Once with --tee 3 and a console
- * that takes everything (/dev/null), beside `cat` on the same pipes; once with a console that takes
- * nothing, beside `cat > file` for each.
+ * Four workers that write lines to stdout as fast as they are read, beside the same four writing to
+ * a `cat` each, over pipes of the size that ours have. --tee 3 (files, and a console that takes
+ * everything) is compared with `cat > file`, which has the same bytes to keep, and with `cat >
+ * /dev/null`; a console that takes nothing with the time that the writers take with `cat > file`;
+ * --redirects 3 (files alone) with `cat > file`.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +21,7 @@
 #include "bench/lib/bench.h"
 #include "bench/lib/launch_parts.h"
 
-enum { WRITERS = 4, LINE = 128, BLOCK = 512 * LINE };
+enum { WRITERS = 4, LINE = 128, BLOCK = 512 * LINE, PIPE_BYTES = 512 * 1024 };
 
 extern char **environ;
 
@@ -46,14 +48,18 @@ int launch_write(int argc, char **argv)
     return 0;
 }
 
-static pid_t start(const char *const argv[], int out_fd)
+/* `in_fd` -1: none. */
+static pid_t start(const char *const argv[], int in_fd, int out_fd)
 {
     posix_spawn_file_actions_t actions;
     pid_t pid;
 
     posix_spawn_file_actions_init(&actions);
+    if (in_fd >= 0)
+        posix_spawn_file_actions_adddup2(&actions, in_fd, 0);
     posix_spawn_file_actions_adddup2(&actions, out_fd, 1);
-    posix_spawn_file_actions_adddup2(&actions, out_fd, 2);
+    if (in_fd < 0)
+        posix_spawn_file_actions_adddup2(&actions, out_fd, 2);
     if (posix_spawnp(&pid, argv[0], &actions, NULL, (char *const *)argv, environ) != 0)
         bench_fail("cannot start '%s'", argv[0]);
     posix_spawn_file_actions_destroy(&actions);
@@ -68,24 +74,41 @@ static void finish(pid_t pid)
         bench_fail("a program of the log benchmark failed");
 }
 
-/* WRITERS times `write BYTES | cat > TARGET`, to files of their own when `numbered`. */
-static double cat_ms(const char *bytes, const char *target, bool numbered)
-{
-    char script[4 * 4096];
-    size_t used = 0;
-    int null_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    double start_ms;
+struct cat_times {
+    double all_ms, writers_ms;
+};
 
+/* WRITERS times `write BYTES | cat > TARGET`, to files of their own when `numbered`. */
+static struct cat_times cat_turn(const char *bytes, const char *target, bool numbered)
+{
+    const char *writer[] = {bench_bin("bench/bench_launch"), "write", bytes, NULL};
+    const char *cat[] = {"cat", NULL};
+    pid_t writers[WRITERS], cats[WRITERS];
+    struct cat_times times;
+    double start_ms = bench_now_ms();
+
+    for (int i = 0; i < WRITERS; i++) {
+        char path[256];
+        int pair[2], file;
+
+        snprintf(path, sizeof(path), numbered ? "%s%d" : "%s", target, i);
+        file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        if (file < 0 || pipe2(pair, O_CLOEXEC) < 0)
+            bench_fail("cannot open '%s'", path);
+        (void)fcntl(pair[0], F_SETPIPE_SZ, PIPE_BYTES);
+        cats[i] = start(cat, pair[0], file);
+        writers[i] = start(writer, -1, pair[1]);
+        close(pair[0]);
+        close(pair[1]);
+        close(file);
+    }
     for (int i = 0; i < WRITERS; i++)
-        used +=
-            (size_t)snprintf(script + used, sizeof(script) - used,
-                             numbered ? "%s write %s | cat > %s%d & " : "%s write %s | cat > %s & ",
-                             bench_bin("bench/bench_launch"), bytes, target, i);
-    snprintf(script + used, sizeof(script) - used, "wait");
-    start_ms = bench_now_ms();
-    finish(start((const char *const[]){"sh", "-c", script, NULL}, null_fd));
-    close(null_fd);
-    return bench_now_ms() - start_ms;
+        finish(writers[i]);
+    times.writers_ms = bench_now_ms() - start_ms;
+    for (int i = 0; i < WRITERS; i++)
+        finish(cats[i]);
+    times.all_ms = bench_now_ms() - start_ms;
+    return times;
 }
 
 static void clear_folder(void)
@@ -97,7 +120,8 @@ static void clear_folder(void)
         bench_fail("cannot clear '%s'", folder);
 }
 
-static pid_t start_tee(const char *bytes, int console_fd)
+/* `how`: --tee or --redirects, of both streams. */
+static pid_t start_job(const char *how, const char *bytes, int console_fd)
 {
     const char *argv[] = {bench_bin("elastic-run"),
                           "--rdzv-id",
@@ -106,14 +130,24 @@ static pid_t start_tee(const char *bytes, int console_fd)
                           "4",
                           "--log-dir",
                           folder,
-                          "--tee",
+                          how,
                           "3",
                           bench_bin("bench/bench_launch"),
                           "write",
                           bytes,
                           NULL};
 
-    return start(argv, console_fd);
+    return start(argv, -1, console_fd);
+}
+
+static double job_ms(const char *how, const char *bytes, int console_fd)
+{
+    double start_ms;
+
+    clear_folder();
+    start_ms = bench_now_ms();
+    finish(start_job(how, bytes, console_fd));
+    return bench_now_ms() - start_ms;
 }
 
 /* Sum of a number in the event files' lines of one kind. */
@@ -175,7 +209,7 @@ static double stuck_turn(const char *bytes, double *ret_off)
     clear_folder();
     if (pipe2(pair, O_CLOEXEC) < 0)
         bench_fail("cannot make a pipe");
-    pid = start_tee(bytes, pair[1]);
+    pid = start_job("--tee", bytes, pair[1]);
     close(pair[1]);
     finish(pid);
     /* Lines of the workers begin with their prefix; the agent's own do not. */
@@ -195,9 +229,16 @@ static double stuck_turn(const char *bytes, double *ret_off)
     return longest_worker_ms();
 }
 
+static void emit_over(const char *figure, const struct bench_series *ours,
+                      const struct bench_series *theirs)
+{
+    bench_emit_value(figure, bench_median(ours) / bench_median(theirs), bench_spread(ours),
+                     ours->n);
+}
+
 void launch_tee(void)
 {
-    static struct bench_series tee, cat, stuck, files;
+    static struct bench_series tee, redirect, stuck, cat, files, writers;
     size_t runs = bench_runs(5, 2);
     char bytes[32], path[128];
     double off = 0;
@@ -209,31 +250,32 @@ void launch_tee(void)
     snprintf(bytes, sizeof(bytes), "%zu", bench_runs(256, 16) << 20);
     snprintf(path, sizeof(path), "%s/cat", folder);
     for (size_t i = 0; i < runs; i++) {
-        double start_ms, one_off;
+        struct cat_times to_files;
+        double one_off;
 
+        bench_add(&tee, job_ms("--tee", bytes, null_fd));
         clear_folder();
-        start_ms = bench_now_ms();
-        finish(start_tee(bytes, null_fd));
-        bench_add(&tee, bench_now_ms() - start_ms);
-        clear_folder();
-        bench_add(&files, cat_ms(bytes, path, true));
-        clear_folder();
-        bench_add(&cat, cat_ms(bytes, "/dev/null", false));
+        to_files = cat_turn(bytes, path, true);
+        bench_add(&files, to_files.all_ms);
+        bench_add(&writers, to_files.writers_ms);
         bench_add(&stuck, stuck_turn(bytes, &one_off));
         off += one_off < 0 ? -one_off : one_off;
+        bench_add(&redirect, job_ms("--redirects", bytes, null_fd));
+        clear_folder();
+        bench_add(&cat, cat_turn(bytes, "/dev/null", false).all_ms);
     }
     clear_folder();
     rmdir(folder);
     close(null_fd);
     bench_emit("tee_ms", &tee);
     bench_emit("tee_cat_ms", &cat);
-    bench_emit_value("tee_over_cat", bench_median(&tee) / bench_median(&cat), bench_spread(&tee),
-                     runs);
-    bench_emit_value("tee_over_files", bench_median(&tee) / bench_median(&files),
-                     bench_spread(&tee), runs);
-    bench_emit("tee_stuck_ms", &stuck);
     bench_emit("tee_files_ms", &files);
-    bench_emit_value("tee_stuck_over_files", bench_median(&stuck) / bench_median(&files),
-                     bench_spread(&stuck), runs);
+    bench_emit("tee_writers_ms", &writers);
+    emit_over("tee_over_cat", &tee, &cat);
+    emit_over("tee_over_files", &tee, &files);
+    bench_emit("tee_stuck_ms", &stuck);
+    emit_over("tee_stuck_over_files", &stuck, &writers);
     bench_emit_value("tee_stuck_lines_off", off, 0, runs);
+    bench_emit("redirect_ms", &redirect);
+    emit_over("redirect_over_files", &redirect, &files);
 }
