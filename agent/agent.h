@@ -1,7 +1,8 @@
 #pragma once
 /*
  * One node's agent: joins the rendezvous, runs the workers of each generation, ends with an exit
- * code of docs/exit-codes.md. One thread, one loop, one step function.
+ * code of docs/exit-codes.md. One loop, one step function; one thread, but for
+ * those that carry the workers' output (agent/logpump.h).
  */
 #include "agent/config.h"
 #include "agent/guard.h"

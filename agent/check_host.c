@@ -100,7 +100,7 @@ static void check_address(const struct er_config *config, struct er_findings *fi
     rc = er_node_address(config->node.address, (const char *const *)endpoints->items, endpoints->n,
                          ret, &err);
     if (rc)
-        er_findings_add(findings, rc, "node.address: %s", err.text);
+        er_findings_add(findings, rc, "%s", err.text);
 }
 
 static void check_managed(const struct er_config *config, struct er_findings *findings)

@@ -118,6 +118,24 @@ static int automatic(const char *const *endpoints, size_t n, char ret[ER_ADDRESS
                         endpoints[0]);
 }
 
+/* It stays the name that was given, if that means something here. */
+static int host_address(const char *text, char ret[ER_ADDRESS_MAX], struct er_error *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    int rc = getaddrinfo(text, NULL, &hints, &list);
+
+    if (rc)
+        return er_error_set(err, ER_E_CONFIG,
+                            "node.address: '%s' is neither an interface of this host, nor an "
+                            "address, nor a host name that resolves (%s); give one of these, or "
+                            "auto",
+                            text, gai_strerror(rc));
+    freeaddrinfo(list);
+    snprintf(ret, ER_ADDRESS_MAX, "%s", text);
+    return 0;
+}
+
 int er_node_address(const char *text, const char *const *endpoints, size_t n,
                     char ret[ER_ADDRESS_MAX], struct er_error *err)
 {
@@ -126,8 +144,8 @@ int er_node_address(const char *text, const char *const *endpoints, size_t n,
     if (strlen(text) >= ER_ADDRESS_MAX)
         return er_error_set(err, ER_E_CONFIG, "node.address: '%.40s...' is too long", text);
     if (if_nametoindex(text) == 0)
-        snprintf(ret, ER_ADDRESS_MAX, "%s", text);
-    else if (!interface_address(text, ret))
+        return host_address(text, ret, err);
+    if (!interface_address(text, ret))
         return er_error_set(err, ER_E_CONFIG, "node.address: interface '%s' has no address", text);
     return 0;
 }

@@ -10,9 +10,10 @@
 
 #define ER_ADDRESS_MAX 256
 
-/* `text`: auto (or NULL), an interface's name, an address, or a host name, which is taken as it is.
+/* `text`: auto (or NULL), an interface's name, an address, or a host name that resolves (it stays a
+ * name).
  * `endpoints` (n of them): of the store; none: the embedded one. May ask the DNS (seconds).
- * ER_E_CONFIG: an interface without an address; the store's hosts cannot be resolved and nothing
- * else tells an address. */
+ * ER_E_CONFIG: an interface without an address, a name that means nothing here; the store's hosts
+ * cannot be resolved and nothing else tells an address. */
 int er_node_address(const char *text, const char *const *endpoints, size_t n,
                     char ret[ER_ADDRESS_MAX], struct er_error *err);

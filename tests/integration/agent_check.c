@@ -164,6 +164,31 @@ static void secrets_are_masked(void)
     case_end(&c);
 }
 
+/* An interface that is not there, or a name that nobody knows: before anything starts. */
+static void address_that_means_nothing_is_refused(void)
+{
+    static const char *const QUICKLY[] = {"RES_OPTIONS=timeout:1 attempts:1", NULL};
+    struct agent_case c = {0};
+
+    case_begin(&c);
+    er_tap_check(er_test_run(&c.p,
+                             ARGS(er_test_bin("elastic-run"), "--rdzv-id", c.name, "--local-addr",
+                                  "nosuchif0", "echo", "started"),
+                             QUICKLY, ER_TEST_DEADLINE_MS) == 78);
+    ERR_HAS(&c, "node.address: 'nosuchif0' is neither an interface of this host, nor an address, ");
+    er_tap_check(er_test_out(&c.p)[0] == '\0');
+    er_test_done(&c.p);
+    er_tap_check(er_test_run(&c.p,
+                             ARGS(er_test_bin("elastic-run"), "--check", "--local-addr",
+                                  "nosuchif0", "true"),
+                             QUICKLY, ER_TEST_DEADLINE_MS) == 78);
+    er_tap_check(strncmp(er_test_err(&c.p), "elastic-run: node.address: 'nosuchif0'", 38) == 0);
+    er_test_done(&c.p);
+    er_tap_check(case_run(&c, ARGS("--local-addr", "lo", SH("echo $MASTER_ADDR"))) == 0);
+    OUT_HAS(&c, "127.0.0.1\n");
+    case_end(&c);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case CASES[] = {
@@ -175,6 +200,7 @@ int main(int argc, char **argv)
         {"dry_run_has_argv_and_environment_of_each_worker",
          dry_run_has_argv_and_environment_of_each_worker, 0},
         {"secrets_are_masked", secrets_are_masked, 0},
+        {"address_that_means_nothing_is_refused", address_that_means_nothing_is_refused, 0},
     };
 
     return er_tap_main(argc, argv, CASES, sizeof(CASES) / sizeof(CASES[0]));
