@@ -1,6 +1,7 @@
 #pragma once
-/* A group's parts, shared by group.c (start, stop, reap, sweep) and group_leave.c (workers that
- * live on from one generation to the next). */
+/* A group's parts, shared by group.c (start and stop), group_reap.c (processes that end),
+ * group_sweep.c (time, and the end) and group_leave.c (workers that live on from one generation to
+ * the next). */
 #include "agent/group.h"
 #include "base/clock.h"
 
@@ -39,6 +40,11 @@ void er_group_step_all(struct er_group *g, enum er_worker_event_kind kind, uint6
 /* Local worker `i`, whose place is zeroed; then all that are prepared. */
 int er_group_prepare_worker(struct er_group *g, int i, struct er_error *err);
 int er_group_launch(struct er_group *g, struct er_error *err);
+
+/* group_reap.c */
+/* The loop's callbacks: `user` is the group, to which spawn failures were reported; the worker. */
+void er_group_on_report(void *user, uint32_t events);
+void er_group_on_pidfd(void *user, uint32_t events);
 
 /* group_leave.c */
 /* There is no next generation for who waits for one. */
