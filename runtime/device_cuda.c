@@ -117,7 +117,7 @@ static int describe(struct er_device *device, struct er_error *err)
 static int load_kernels(struct er_device *device, struct er_error *err)
 {
     static const char *const names[] = {
-#define NAME(name) "er_k_" #name,
+#define NAME(name, args) "er_k_" #name,
         ER_KERNELS(NAME)
 #undef NAME
     };
@@ -320,14 +320,17 @@ static int fill_cuda(struct er_device *device, void *stream, void *to, int byte,
 static int launch_cuda(struct er_device *device, void *stream, const struct er_launch *launch,
                        struct er_error *err)
 {
+    static const size_t args_bytes[] = {
+#define BYTES(name, args) sizeof(struct args),
+        ER_KERNELS(BYTES)
+#undef BYTES
+    };
     const struct cuda *c = device->impl;
     void *args[1] = {(void *)launch->args};
     struct dim3 grid = {launch->blocks, 1, 1}, block = {launch->threads, 1, 1};
-    size_t wanted = launch->kernel == ER_KERNEL_adamw_f32 ? sizeof(struct er_kernel_adamw_args)
-                                                          : sizeof(struct er_kernel_args);
     int rc;
 
-    if (launch->kernel >= ER_KERNEL_COUNT || launch->args_bytes != wanted)
+    if (launch->kernel >= ER_KERNEL_COUNT || launch->args_bytes != args_bytes[launch->kernel])
         return er_error_set(err, ER_E_USAGE, "kernel %u with %zu bytes of arguments",
                             launch->kernel, launch->args_bytes);
     if (!c->library)

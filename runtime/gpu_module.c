@@ -8,4 +8,5 @@ const struct er_gpu_module er_gpu_module = {
     .version = ER_GPU_MODULE_VERSION,
     .device = &er_device_cuda_ops,
     .nccl = &er_nccl_calls_ops,
+    .blas = &er_blas_calls_ops,
 };

@@ -10,7 +10,7 @@
 #include "runtime/device_ops.h"
 
 #define ER_GPU_MODULE_SYMBOL  "er_gpu_module"
-#define ER_GPU_MODULE_VERSION 1u
+#define ER_GPU_MODULE_VERSION 2u
 #define ER_NCCL_ID_BYTES      128
 
 struct er_nccl_init {
@@ -40,10 +40,35 @@ struct er_nccl_ops {
     void (*abort)(void *const *nccl, int n);
 };
 
+/* `batch` products, row-major: c (m, n) = op(a) op(b) + beta c in float32, accumulated in float32.
+ * As struct er_matmul of trainer/matmul.h; the strides are elements from one product to the next.
+ */
+struct er_gemm {
+    size_t m, n, k, batch; /* each at least 1, at most 2^31 - 1 */
+    const void *a, *b;     /* (m, k) and (k, n) of `type`; transposed: (k, m) and (n, k) */
+    void *c;
+    enum er_dtype type, out_type; /* float32, float16 or bfloat16 */
+    bool transpose_a, transpose_b;
+    float beta; /* 0: c is not read */
+    size_t lda, ldb, ldc;
+    size_t stride_a, stride_b, stride_c;
+};
+
+/* Matrix products by cuBLAS, which is loaded when the first handle is opened. */
+struct er_blas_ops {
+    /* Products of this handle run on `stream`, with a workspace of the handle's own. float32 means
+     * float32: no TF32. ER_E_UNSUPPORTED: no cuBLAS; the text says what is missing. */
+    int (*open)(void **ret, struct er_device *device, void *stream, struct er_error *err);
+    void (*close)(void *blas);
+    int (*gemm)(void *blas, const struct er_gemm *gemm, struct er_error *err);
+    int (*version)(void *blas); /* 130100: 13.1.0 */
+};
+
 struct er_gpu_module {
     unsigned version; /* ER_GPU_MODULE_VERSION */
     const struct er_device_ops *device;
     const struct er_nccl_ops *nccl;
+    const struct er_blas_ops *blas;
 };
 
 /* Loads it once per process. ER_E_UNSUPPORTED: not built, not found, or its libraries are missing;

@@ -7,6 +7,8 @@
 
 extern const struct er_device_ops er_device_cuda_ops;
 extern const struct er_nccl_ops er_nccl_calls_ops;
+extern const struct er_blas_ops
+    er_blas_calls_ops; /* blas_calls.c, or blas_none.c without cublas_v2.h */
 
 /* The kernels for all architectures; 0 bytes: built without nvcc. */
 extern const unsigned char er_kernels_image[];

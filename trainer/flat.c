@@ -84,8 +84,13 @@ size_t er_flat_bytes(const struct er_flat *flat)
 
 void er_flat_bind(struct er_flat *flat, void *memory)
 {
-    assert((uintptr_t)memory % ER_FLAT_ALIGN == 0);
     memset(memory, 0, er_flat_bytes(flat));
+    er_flat_place(flat, memory);
+}
+
+void er_flat_place(struct er_flat *flat, void *memory)
+{
+    assert((uintptr_t)memory % ER_FLAT_ALIGN == 0);
     for (size_t i = 0; i < ER_FLAT_STATE + flat->states_n; i++)
         flat->block[i] = (float *)memory + i * flat->total;
 }

@@ -57,6 +57,8 @@ int er_flat_add(struct er_flat *flat, const char *name, const struct er_shape *s
 size_t er_flat_bytes(const struct er_flat *flat);
 /* `memory`: er_flat_bytes() bytes, aligned to ER_FLAT_ALIGN; all blocks become 0. */
 void er_flat_bind(struct er_flat *flat, void *memory);
+/* The same for memory that is 0 already, and that the host may be unable to touch (a GPU's). */
+void er_flat_place(struct er_flat *flat, void *memory);
 
 /* Parameter `index` in block `block`. */
 float *er_flat_at(const struct er_flat *flat, size_t block, size_t index);

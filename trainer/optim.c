@@ -62,20 +62,34 @@ static double power(double base, uint64_t n)
     return result;
 }
 
-/* Adam and AdamW: with `coupled`, decay is part of the gradient. */
-ER_IN_LOOP void adam(const struct er_optim *o, const struct er_optim_view *view, uint64_t step,
-                     double lr_wide, double scale_wide, bool coupled)
+struct er_optim_adam er_optim_adam_of(const struct er_optim *o, uint64_t step, double lr,
+                                      double scale)
 {
-    float *restrict p = view->value, *restrict g = view->grad;
-    float *restrict m = view->state[0], *restrict v = view->state[1];
     const double correct1 = 1.0 - power((double)o->beta1, step);
     const double correct2 = 1.0 - power((double)o->beta2, step);
-    const float scale = (float)scale_wide, eps = o->eps, decay = o->weight_decay;
-    const float b1 = o->beta1, rest1 = (float)(1.0 - (double)o->beta1);
-    const float b2 = o->beta2, rest2 = (float)(1.0 - (double)o->beta2);
-    const float keep = (float)(1.0 - lr_wide * (double)o->weight_decay);
-    const float rate = (float)(lr_wide / correct1);
-    const float inverse2 = (float)(1.0 / correct2);
+
+    return (struct er_optim_adam){.scale = (float)scale,
+                                  .beta1 = o->beta1,
+                                  .rest1 = (float)(1.0 - (double)o->beta1),
+                                  .beta2 = o->beta2,
+                                  .rest2 = (float)(1.0 - (double)o->beta2),
+                                  .eps = o->eps,
+                                  .keep = (float)(1.0 - lr * (double)o->weight_decay),
+                                  .rate = (float)(lr / correct1),
+                                  .inverse2 = (float)(1.0 / correct2),
+                                  .decay = o->weight_decay};
+}
+
+/* Adam and AdamW: with `coupled`, decay is part of the gradient. */
+ER_IN_LOOP void adam(const struct er_optim *o, const struct er_optim_view *view, uint64_t step,
+                     double lr, double scale_wide, bool coupled)
+{
+    const struct er_optim_adam a = er_optim_adam_of(o, step, lr, scale_wide);
+    float *restrict p = view->value, *restrict g = view->grad;
+    float *restrict m = view->state[0], *restrict v = view->state[1];
+    const float scale = a.scale, eps = a.eps, decay = a.decay, keep = a.keep;
+    const float b1 = a.beta1, rest1 = a.rest1, b2 = a.beta2, rest2 = a.rest2;
+    const float rate = a.rate, inverse2 = a.inverse2;
 
     for (size_t i = 0; i < view->count; i++) {
         float grad = coupled ? g[i] * scale + decay * p[i] : g[i] * scale;

@@ -52,6 +52,17 @@ struct er_flat;
 struct er_optim_view er_optim_view_flat(const struct er_flat *flat);
 struct er_optim_view er_optim_view_params(const struct er_flat *flat, size_t first, size_t n);
 
+/* What Adam and AdamW make of step, rate and scale before they go over the elements. */
+struct er_optim_adam {
+    float scale, beta1, rest1, beta2, rest2, eps;
+    float keep;     /* AdamW: of the parameter */
+    float rate;     /* lr / (1 - beta1^step) */
+    float inverse2; /* 1 / (1 - beta2^step) */
+    float decay;    /* Adam: part of the gradient */
+};
+struct er_optim_adam er_optim_adam_of(const struct er_optim *optim, uint64_t step, double lr,
+                                      double scale);
+
 /* Step `step` (from 1) at rate `lr`, with gradient = scale * view->grad, which becomes 0. */
 void er_optim_apply(const struct er_optim *optim, const struct er_optim_view *view, uint64_t step,
                     double lr, double scale);

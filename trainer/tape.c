@@ -5,10 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/engine_ops.h"
+
 struct er_tape {
     const struct er_flat *flat; /* borrowed */
     struct er_tensor *leaves;   /* flat->params_n, owned */
+    struct er_engine *engine;   /* borrowed */
     struct er_arena *arena;     /* owned; one step's nodes and tensors */
+    struct er_arena *data;      /* what tensors hold: the same, or owned in the engine's memory */
+    struct er_arena *staging;   /* owned; pinned, on the way there; NULL: not needed */
     struct er_node *last;
     er_leaf_fn hook;
     void *hook_user;
@@ -36,8 +41,29 @@ static void init_leaf(struct er_tape *tape, size_t i)
                            .param = i};
 }
 
+static int make_arenas(struct er_tape *tape, size_t arena_bytes, struct er_error *err)
+{
+    struct er_device *device = tape->engine->device;
+    int rc = er_arena_new(&tape->arena, device ? 0 : arena_bytes, 0, err);
+
+    tape->data = tape->arena;
+    if (rc < 0 || !device)
+        return rc;
+    tape->data = NULL;
+    rc = er_arena_new_on(&tape->data, device, ER_MEMORY_DEVICE, arena_bytes, err);
+    if (rc == 0)
+        rc = er_arena_new_on(&tape->staging, device, ER_MEMORY_PINNED, 0, err);
+    return rc;
+}
+
 int er_tape_new(struct er_tape **ret, const struct er_flat *flat, size_t arena_bytes,
                 struct er_error *err)
+{
+    return er_tape_new_on(ret, flat, arena_bytes, er_engine_cpu(), err);
+}
+
+int er_tape_new_on(struct er_tape **ret, const struct er_flat *flat, size_t arena_bytes,
+                   struct er_engine *engine, struct er_error *err)
 {
     struct er_tape *tape = calloc(1, sizeof(*tape));
     int rc;
@@ -45,10 +71,11 @@ int er_tape_new(struct er_tape **ret, const struct er_flat *flat, size_t arena_b
     if (!tape)
         return er_error_set(err, -ENOMEM, "tape: out of memory");
     tape->flat = flat;
+    tape->engine = engine;
     tape->want_grad = true;
     tape->grad = true;
     tape->leaves = calloc(flat->params_n + 1, sizeof(*tape->leaves));
-    rc = tape->leaves ? er_arena_new(&tape->arena, arena_bytes, 0, err)
+    rc = tape->leaves ? make_arenas(tape, arena_bytes, err)
                       : er_error_set(err, -ENOMEM, "tape: out of memory");
     if (rc < 0) {
         er_tape_free(tape);
@@ -64,9 +91,23 @@ void er_tape_free(struct er_tape *tape)
 {
     if (!tape)
         return;
+    er_engine_wait(tape->engine, NULL); /* it may be at work on what goes now */
+    if (tape->data != tape->arena)
+        er_arena_free(tape->data);
+    er_arena_free(tape->staging);
     er_arena_free(tape->arena);
     free(tape->leaves);
     free(tape);
+}
+
+struct er_engine *er_tape_engine(const struct er_tape *tape)
+{
+    return tape->engine;
+}
+
+bool er_tape_recording(const struct er_tape *tape)
+{
+    return tape->grad;
 }
 
 void er_tape_hook(struct er_tape *tape, er_leaf_fn hook, void *user)
@@ -91,6 +132,18 @@ void er_tape_renew(struct er_tape *tape, bool on)
     tape->renew = on;
 }
 
+/* What is on its way must have arrived before its memory is used again. */
+static int begin_staged(struct er_tape *tape, struct er_error *err)
+{
+    int rc = er_engine_wait(tape->engine, err);
+
+    if (rc == 0)
+        rc = er_arena_reset(tape->staging, err);
+    if (rc == 0)
+        rc = er_arena_reset(tape->data, err);
+    return rc ? rc : er_arena_reset(tape->arena, err);
+}
+
 int er_tape_begin(struct er_tape *tape, struct er_error *err)
 {
     for (size_t i = 0; i < tape->flat->params_n; i++)
@@ -98,6 +151,8 @@ int er_tape_begin(struct er_tape *tape, struct er_error *err)
     tape->last = NULL;
     tape->walked = false;
     tape->grad = tape->want_grad;
+    if (tape->staging)
+        return begin_staged(tape, err);
     return er_arena_reset(tape->arena, err);
 }
 
@@ -125,6 +180,7 @@ int er_tape_input(struct er_tape *tape, const char *name, const struct er_shape 
                                  .shape = *shape,
                                  .count = er_shape_count(shape),
                                  .value = (float *)(uintptr_t)data,
+                                 .home = tape->staging ? ER_HOME_HOST : ER_HOME_ENGINE,
                                  .param = ER_TENSOR_NO_PARAM};
     *ret = tensor;
     return 0;
@@ -133,7 +189,65 @@ int er_tape_input(struct er_tape *tape, const char *name, const struct er_shape 
 int er_tape_buffer(struct er_tape *tape, const char *name, const struct er_shape *shape,
                    struct er_tensor **ret, struct er_error *err)
 {
-    return er_tensor_new(tape->arena, name, shape, false, ret, err);
+    struct er_arena *data = tape->staging ? tape->staging : tape->data;
+    int rc = er_tensor_new(tape->arena, data, name, shape, false, ret, err);
+
+    if (rc == 0 && tape->staging)
+        (*ret)->home = ER_HOME_STAGED;
+    return rc;
+}
+
+int er_tape_scratch(struct er_tape *tape, size_t bytes, void **ret, struct er_error *err)
+{
+    return er_arena_alloc(tape->data, bytes, ret, err);
+}
+
+/* `from` is pinned. */
+static int send(struct er_tape *tape, const void *from, size_t bytes, void **ret,
+                struct er_error *err)
+{
+    void *to;
+    int rc = er_tape_scratch(tape, bytes, &to, err);
+
+    if (rc == 0)
+        rc = er_stream_copy(tape->engine->stream, to, from, bytes, ER_COPY_TO_DEVICE, err);
+    if (rc == 0)
+        *ret = to;
+    return rc;
+}
+
+int er_tape_upload(struct er_tape *tape, const void *from, size_t bytes, void **ret,
+                   struct er_error *err)
+{
+    void *pinned;
+    int rc = er_arena_alloc(tape->staging, bytes, &pinned, err);
+
+    if (rc < 0)
+        return rc;
+    memcpy(pinned, from, bytes);
+    return send(tape, pinned, bytes, ret, err);
+}
+
+/* Inputs of `node` that are not where the engine computes go there now. */
+static int bring_inputs(struct er_tape *tape, const struct er_node *node, struct er_error *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; i < node->op->inputs_n && rc == 0; i++) {
+        struct er_tensor *in = node->in[i];
+        size_t bytes = in ? in->count * sizeof(float) : 0;
+        void *at = NULL;
+
+        if (!in || in->home == ER_HOME_ENGINE)
+            continue;
+        rc = in->home == ER_HOME_HOST ? er_tape_upload(tape, in->value, bytes, &at, err)
+                                      : send(tape, in->value, bytes, &at, err);
+        if (rc < 0)
+            return er_error_wrap(err, rc, "input '%s'", in->name);
+        in->value = at;
+        in->home = ER_HOME_ENGINE;
+    }
+    return rc;
 }
 
 static int new_node(struct er_tape *tape, const struct er_tape_op *op, struct er_tensor *const *in,
@@ -149,7 +263,7 @@ static int new_node(struct er_tape *tape, const struct er_tape_op *op, struct er
     if (rc < 0)
         return rc;
     node = self;
-    *node = (struct er_node){.op = op, .attr = copy, .prev = tape->last};
+    *node = (struct er_node){.op = op, .attr = copy, .tape = tape, .prev = tape->last};
     for (uint32_t i = 0; i < op->inputs_n; i++)
         node->in[i] = in[i];
     if (copy)
@@ -196,16 +310,20 @@ int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_t
     if (rc < 0)
         return rc;
     record = tape->grad && differentiable(node);
-    rc = er_tensor_new(tape->arena, op->name, &shape, record, &node->out, err);
+    saved_n = tape->engine->ops->saved(tape->engine, node, saved_n);
+    rc = er_tensor_new(tape->arena, tape->data, op->name, &shape, record, &node->out, err);
     if (rc == 0 && saved_n > 0)
-        rc = er_arena_alloc(tape->arena, saved_n * sizeof(float), &saved, err);
+        rc = er_arena_alloc(tape->data, saved_n * sizeof(float), &saved, err);
     if (rc < 0)
         return rc;
     node->saved = saved;
     rc = use_params(tape, node, false, err);
+    if (rc == 0 && tape->staging)
+        rc = bring_inputs(tape, node, err);
+    if (rc == 0)
+        rc = tape->engine->ops->forward(tape->engine, node, err);
     if (rc < 0)
         return rc;
-    op->forward(node);
     if (record)
         tape->last = node;
     *ret = node->out;
@@ -230,19 +348,24 @@ static void count_uses(struct er_tape *tape, struct er_tensor *loss)
     }
 }
 
-static void walk_node(struct er_tape *tape, struct er_node *node)
+static int walk_node(struct er_tape *tape, struct er_node *node, struct er_error *err)
 {
+    int rc;
+
     for (uint32_t i = node->op->inputs_n; i-- > 0;) {
         struct er_tensor *in = node->in[i];
 
         if (!node->op->backward[i] || !in || !in->grad)
             continue;
-        node->op->backward[i](node, in->grad_set ? 1.0f : 0.0f);
+        rc = tape->engine->ops->backward(tape->engine, node, i, in->grad_set ? 1.0f : 0.0f, err);
+        if (rc < 0)
+            return rc;
         in->grad_set = true;
         assert(in->uses > 0);
         if (--in->uses == 0 && in->param != ER_TENSOR_NO_PARAM && tape->hook)
             tape->hook(tape->hook_user, in->param);
     }
+    return 0;
 }
 
 int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_error *err)
@@ -264,19 +387,23 @@ int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_err
         return er_error_set(err, ER_E_USAGE, "backward: '%s' depends on no parameter", loss->name);
     tape->walked = true;
     count_uses(tape, loss);
-    loss->grad[0] = 1.0f;
+    rc = tape->engine->ops->fill(tape->engine, loss->grad, 1.0f, 1, err);
     loss->grad_set = true;
     for (struct er_node *node = tape->last; node && rc == 0; node = node->prev) {
         if (!node->live)
             continue;
         rc = use_params(tape, node, true, err);
         if (rc == 0)
-            walk_node(tape, node);
+            rc = walk_node(tape, node, err);
     }
-    return rc;
+    return rc ? rc : tape->engine->ops->wait(tape->engine, err);
 }
 
 size_t er_tape_growths(const struct er_tape *tape)
 {
-    return er_arena_growths(tape->arena);
+    size_t n = er_arena_growths(tape->arena);
+
+    if (tape->staging)
+        n += er_arena_growths(tape->data) + er_arena_growths(tape->staging);
+    return n;
 }

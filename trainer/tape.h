@@ -30,6 +30,8 @@ typedef void (*er_leaf_fn)(void *user, size_t param);
 /* A parameter is about to be read, by an operation's forward or backward. */
 typedef int (*er_use_fn)(void *user, size_t param, bool backward, struct er_error *err);
 
+struct er_engine; /* trainer/engine.h */
+struct er_tape;   /* opaque */
 struct er_tape_op;
 
 /* One recorded call of an operation; lives in the step's arena. */
@@ -39,6 +41,8 @@ struct er_node {
     struct er_tensor *out;
     void *attr;   /* copy of the call's attributes, op->attr_bytes */
     float *saved; /* what backward needs from forward, as `infer` asked */
+    void *side;   /* what the engine keeps beside it, for its backward */
+    struct er_tape *tape;
     struct er_node *prev;
     bool live; /* the loss depends on `out` */
 };
@@ -59,13 +63,15 @@ struct er_tape_op {
     void (*backward[ER_TAPE_INPUTS_MAX])(const struct er_node *node, float beta);
 };
 
-struct er_tape; /* opaque */
-
 /* `flat` outlives the tape; it may have no parameters. It is bound, or er_fsdp_attach() gives the
  * leaves their memory. `arena_bytes`: first size of the step's memory, 0: 2 MiB. */
 int er_tape_new(struct er_tape **ret, const struct er_flat *flat, size_t arena_bytes,
                 struct er_error *err);
+/* The same with an engine, which outlives the tape and in whose memory the flat memory is. */
+int er_tape_new_on(struct er_tape **ret, const struct er_flat *flat, size_t arena_bytes,
+                   struct er_engine *engine, struct er_error *err);
 void er_tape_free(struct er_tape *tape);
+struct er_engine *er_tape_engine(const struct er_tape *tape);
 /* NULL: none. */
 void er_tape_hook(struct er_tape *tape, er_leaf_fn hook, void *user);
 /* Called before each use of a parameter, for those whose memory comes and goes (FSDP); its failure
@@ -86,13 +92,21 @@ struct er_tensor *er_tape_param(struct er_tape *tape, size_t index);
 /* A constant; `data` (shape, float32) is borrowed until the next er_tape_begin(), `name` too. */
 int er_tape_input(struct er_tape *tape, const char *name, const struct er_shape *shape,
                   const float *data, struct er_tensor **ret, struct er_error *err);
-/* Memory of this step for an input to be filled by the caller (its `value`). */
+/* Memory of this step for an input to be filled by the caller (its `value`), before an operation
+ * uses it. */
 int er_tape_buffer(struct er_tape *tape, const char *name, const struct er_shape *shape,
                    struct er_tensor **ret, struct er_error *err);
 /* Run `op` now and record it. `attr`: op->attr_bytes, copied. Programs call the functions of
  * trainer/ops/ops.h. */
 int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_tensor *const *in,
                   const void *attr, struct er_tensor **ret, struct er_error *err);
+/* For engines with memory of their own: memory of this step where they compute, and a copy of
+ * `bytes` from the host there, made in the order of the engine's work. */
+int er_tape_scratch(struct er_tape *tape, size_t bytes, void **ret, struct er_error *err);
+int er_tape_upload(struct er_tape *tape, const void *from, size_t bytes, void **ret,
+                   struct er_error *err);
+/* Gradients are wanted in this step. */
+bool er_tape_recording(const struct er_tape *tape);
 /* `loss` has one element. ER_E_USAGE: more elements, gradients are off, no parameter reached, or
  * this step has been walked already; or what the hook of uses says. */
 int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_error *err);

@@ -9,26 +9,34 @@
 #define FIRST_BYTES ((size_t)2 << 20)
 #define CHUNKS_MAX  32 /* each as large as all before it: enough for any address space */
 
+/* Either a pool of the host's memory or a piece of a device's. */
+struct chunk {
+    struct er_pool *pool;
+    char *at;
+    size_t bytes, used;
+};
+
 struct er_arena {
-    struct er_pool *chunk[CHUNKS_MAX];
-    size_t chunk_bytes[CHUNKS_MAX];
+    struct er_device *device; /* NULL: pools */
+    enum er_memory_kind kind;
+    struct chunk chunk[CHUNKS_MAX];
     size_t chunks_n;
     size_t total_bytes, max_bytes, growths;
 };
 
 static int add_chunk(struct er_arena *arena, size_t bytes, struct er_error *err)
 {
-    struct er_pool *pool;
+    struct chunk chunk = {.bytes = bytes};
     int rc;
 
     if (arena->chunks_n == CHUNKS_MAX || bytes > arena->max_bytes - arena->total_bytes)
         return er_error_set(err, -ENOMEM, "arena: %zu bytes in use, %zu more exceed the limit %zu",
                             arena->total_bytes, bytes, arena->max_bytes);
-    rc = er_pool_new(&pool, bytes, err);
+    rc = arena->device ? er_device_alloc(arena->device, arena->kind, bytes, (void **)&chunk.at, err)
+                       : er_pool_new(&chunk.pool, bytes, err);
     if (rc < 0)
         return er_error_wrap(err, rc, "arena");
-    arena->chunk[arena->chunks_n] = pool;
-    arena->chunk_bytes[arena->chunks_n++] = bytes;
+    arena->chunk[arena->chunks_n++] = chunk;
     arena->total_bytes += bytes;
     arena->growths++;
     return 0;
@@ -36,19 +44,26 @@ static int add_chunk(struct er_arena *arena, size_t bytes, struct er_error *err)
 
 static void drop_chunks(struct er_arena *arena)
 {
-    while (arena->chunks_n > 0)
-        er_pool_free(arena->chunk[--arena->chunks_n]);
+    while (arena->chunks_n > 0) {
+        struct chunk *chunk = &arena->chunk[--arena->chunks_n];
+
+        if (arena->device)
+            er_device_free(arena->device, arena->kind, chunk->at);
+        else
+            er_pool_free(chunk->pool);
+    }
     arena->total_bytes = 0;
 }
 
-int er_arena_new(struct er_arena **ret, size_t first_bytes, size_t max_bytes, struct er_error *err)
+static int make(struct er_arena **ret, const struct er_arena *as, size_t first_bytes,
+                struct er_error *err)
 {
-    struct er_arena *arena = calloc(1, sizeof(*arena));
+    struct er_arena *arena = malloc(sizeof(*arena));
     int rc;
 
     if (!arena)
         return er_error_set(err, -ENOMEM, "arena: out of memory");
-    arena->max_bytes = max_bytes ? max_bytes : SIZE_MAX;
+    *arena = *as;
     rc = add_chunk(arena, first_bytes ? first_bytes : FIRST_BYTES, err);
     if (rc < 0) {
         er_arena_free(arena);
@@ -56,6 +71,21 @@ int er_arena_new(struct er_arena **ret, size_t first_bytes, size_t max_bytes, st
     }
     *ret = arena;
     return 0;
+}
+
+int er_arena_new(struct er_arena **ret, size_t first_bytes, size_t max_bytes, struct er_error *err)
+{
+    const struct er_arena as = {.max_bytes = max_bytes ? max_bytes : SIZE_MAX};
+
+    return make(ret, &as, first_bytes, err);
+}
+
+int er_arena_new_on(struct er_arena **ret, struct er_device *device, enum er_memory_kind kind,
+                    size_t first_bytes, struct er_error *err)
+{
+    const struct er_arena as = {.max_bytes = SIZE_MAX, .device = device, .kind = kind};
+
+    return make(ret, &as, first_bytes, err);
 }
 
 void er_arena_free(struct er_arena *arena)
@@ -69,9 +99,19 @@ void er_arena_free(struct er_arena *arena)
 /* NULL: the newest chunk is spent, or there is none (a reset that failed). */
 static void *take(struct er_arena *arena, size_t bytes)
 {
+    struct chunk *chunk;
+    size_t from;
+
     if (arena->chunks_n == 0)
         return NULL;
-    return er_pool_alloc(arena->chunk[arena->chunks_n - 1], bytes, ER_TENSOR_ALIGN);
+    chunk = &arena->chunk[arena->chunks_n - 1];
+    if (chunk->pool)
+        return er_pool_alloc(chunk->pool, bytes, ER_TENSOR_ALIGN);
+    from = (chunk->used + ER_TENSOR_ALIGN - 1) & ~(size_t)(ER_TENSOR_ALIGN - 1);
+    if (from > chunk->bytes || bytes > chunk->bytes - from)
+        return NULL;
+    chunk->used = from + bytes;
+    return chunk->at + from;
 }
 
 int er_arena_alloc(struct er_arena *arena, size_t bytes, void **ret, struct er_error *err)
@@ -102,11 +142,18 @@ int er_arena_reset(struct er_arena *arena, struct er_error *err)
     size_t total = arena->total_bytes;
 
     if (arena->chunks_n == 1) {
-        er_pool_reset(arena->chunk[0]);
+        arena->chunk[0].used = 0;
+        if (arena->chunk[0].pool)
+            er_pool_reset(arena->chunk[0].pool);
         return 0;
     }
     drop_chunks(arena);
     return add_chunk(arena, total, err);
+}
+
+bool er_arena_will_grow(const struct er_arena *arena)
+{
+    return arena->chunks_n != 1;
 }
 
 size_t er_arena_growths(const struct er_arena *arena)
@@ -114,8 +161,9 @@ size_t er_arena_growths(const struct er_arena *arena)
     return arena->growths;
 }
 
-int er_tensor_new(struct er_arena *arena, const char *name, const struct er_shape *shape,
-                  bool with_grad, struct er_tensor **ret, struct er_error *err)
+int er_tensor_new(struct er_arena *arena, struct er_arena *data, const char *name,
+                  const struct er_shape *shape, bool with_grad, struct er_tensor **ret,
+                  struct er_error *err)
 {
     void *self, *value, *grad = NULL;
     struct er_tensor *tensor;
@@ -128,9 +176,9 @@ int er_tensor_new(struct er_arena *arena, const char *name, const struct er_shap
     bytes = er_shape_count(shape) * sizeof(float);
     rc = er_arena_alloc(arena, sizeof(*tensor), &self, err);
     if (rc == 0)
-        rc = er_arena_alloc(arena, bytes, &value, err);
+        rc = er_arena_alloc(data, bytes, &value, err);
     if (rc == 0 && with_grad)
-        rc = er_arena_alloc(arena, bytes, &grad, err);
+        rc = er_arena_alloc(data, bytes, &grad, err);
     if (rc < 0)
         return er_error_wrap(err, rc, "tensor '%s'", name);
     tensor = self;

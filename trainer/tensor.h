@@ -3,6 +3,7 @@
  * Dense float32 tensors, row-major, over an arena that is given back whole at the start of each
  * step: after one step of the largest size (a dry run) nothing allocates any more.
  */
+#include "runtime/device.h"
 #include "trainer/shape.h"
 
 #ifdef __cplusplus
@@ -11,6 +12,13 @@ extern "C" {
 
 #define ER_TENSOR_ALIGN    64       /* bytes: a cache line, and the widest vector */
 #define ER_TENSOR_NO_PARAM SIZE_MAX /* `param` of a tensor that is not a parameter */
+
+/* Where a value is, when an engine has memory of its own. */
+enum er_tensor_home {
+    ER_HOME_ENGINE, /* where the engine computes */
+    ER_HOME_HOST,   /* in memory of the program's, until an operation uses it */
+    ER_HOME_STAGED  /* in pinned memory of the tape's, until then */
+};
 
 struct er_tensor {
     const char *name; /* for error texts; borrowed, lives as long as the tensor */
@@ -21,6 +29,7 @@ struct er_tensor {
     bool grad_set; /* `grad` holds something: the next contribution is added, not written */
     size_t param;  /* index of the parameter, or ER_TENSOR_NO_PARAM */
     size_t uses;   /* backward: contributions still to come */
+    enum er_tensor_home home; /* of `value` */
 };
 
 /* A bump allocator over er_pool. When it is spent it takes another pool; the next reset puts one
@@ -30,19 +39,25 @@ struct er_arena; /* opaque */
 /* `first_bytes`: size to start with (0: 2 MiB); more than `max_bytes` is refused (0: no limit but
  * memory). */
 int er_arena_new(struct er_arena **ret, size_t first_bytes, size_t max_bytes, struct er_error *err);
+/* The same in a device's memory, or in pinned memory. */
+int er_arena_new_on(struct er_arena **ret, struct er_device *device, enum er_memory_kind kind,
+                    size_t first_bytes, struct er_error *err);
 void er_arena_free(struct er_arena *arena);
 /* Aligned to ER_TENSOR_ALIGN, content undefined, valid until the next reset. -ENOMEM: no memory, or
  * beyond the limit. */
 int er_arena_alloc(struct er_arena *arena, size_t bytes, void **ret, struct er_error *err);
 int er_arena_reset(struct er_arena *arena, struct er_error *err);
+/* The next reset takes and gives memory: a device must be through with it. */
+bool er_arena_will_grow(const struct er_arena *arena);
 /* How often memory was taken from the system since er_arena_new(): a constant once sizes have
  * settled. */
 size_t er_arena_growths(const struct er_arena *arena);
 
-/* A tensor whose struct, value and, with `with_grad`, gradient come from the arena. -EINVAL: bad
- * shape; -ENOMEM. */
-int er_tensor_new(struct er_arena *arena, const char *name, const struct er_shape *shape,
-                  bool with_grad, struct er_tensor **ret, struct er_error *err);
+/* A tensor whose struct comes from `arena`, its value and, with `with_grad`, gradient from `data`
+ * (the same, unless an engine has memory of its own). -EINVAL: bad shape; -ENOMEM. */
+int er_tensor_new(struct er_arena *arena, struct er_arena *data, const char *name,
+                  const struct er_shape *shape, bool with_grad, struct er_tensor **ret,
+                  struct er_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,7 @@
-/* The kernels of runtime/kernels.h. */
-#include "runtime/kernels/shim.cuh"
+/* Conversions, optimizers, sums: what flat memory needs. */
+#include "runtime/kernels/parts.cuh"
 
 /* ---- conversions, in integers: the same on every compiler ---- */
-
-union bits {
-    float f;
-    uint32_t u;
-};
 
 /* To nearest even; a NaN stays one. */
 ER_INLINE uint16_t bf16_of(float x)
@@ -117,18 +112,49 @@ ER_KERNEL(fixed_take, er_kernel_args)
     ((float *)a.y)[i] = (float)ER_DMUL((double)((const int64_t *)a.x)[i], a.s);
 }
 
-ER_KERNEL(adamw_f32, er_kernel_adamw_args)
+ER_KERNEL(fill_f32, er_kernel_args)
+{
+    ER_THREADS ER_EACH(i, a.n)((float *)a.y)[i] = a.a;
+}
+
+/* ---- optimizers ---- */
+
+ER_INLINE void adam_one(const struct er_kernel_adam_args &a, uint64_t i, float g, float kept)
+{
+    float m = ER_ADD(ER_MUL(a.beta1, a.m[i]), ER_MUL(a.rest1, g));
+    float v = ER_ADD(ER_MUL(a.beta2, a.v[i]), ER_MUL(a.rest2, ER_MUL(g, g)));
+    float root = ER_ADD(ER_SQRT(ER_MUL(v, a.inverse2)), a.eps);
+
+    a.m[i] = m;
+    a.v[i] = v;
+    a.p[i] = ER_ADD(kept, -ER_DIV(ER_MUL(a.rate, m), root));
+    a.g[i] = 0.0f;
+}
+
+ER_KERNEL(adamw_f32, er_kernel_adam_args)
+{
+    ER_THREADS ER_EACH(i, a.n) adam_one(a, i, ER_MUL(a.g[i], a.scale), ER_MUL(a.keep, a.p[i]));
+}
+
+ER_KERNEL(adam_f32, er_kernel_adam_args)
 {
     ER_THREADS ER_EACH(i, a.n)
     {
-        float g = ER_MUL(a.g[i], a.scale);
-        float m = ER_ADD(ER_MUL(a.beta1, a.m[i]), ER_MUL(a.rest1, g));
-        float v = ER_ADD(ER_MUL(a.beta2, a.v[i]), ER_MUL(a.rest2, ER_MUL(g, g)));
-        float root = ER_ADD(ER_SQRT(ER_MUL(v, a.inverse2)), a.eps);
+        float p = a.p[i];
+
+        adam_one(a, i, ER_ADD(ER_MUL(a.g[i], a.scale), ER_MUL(a.decay, p)), p);
+    }
+}
+
+ER_KERNEL(momentum_f32, er_kernel_sgd_args)
+{
+    ER_THREADS ER_EACH(i, a.n)
+    {
+        float g = ER_ADD(ER_MUL(a.g[i], a.scale), ER_MUL(a.decay, a.p[i]));
+        float m = ER_ADD(ER_MUL(a.momentum, a.m[i]), g);
 
         a.m[i] = m;
-        a.v[i] = v;
-        a.p[i] = ER_ADD(ER_MUL(a.keep, a.p[i]), -ER_DIV(ER_MUL(a.rate, m), root));
+        a.p[i] = ER_ADD(a.p[i], -ER_MUL(a.rate, a.nesterov ? ER_ADD(g, ER_MUL(a.momentum, m)) : m));
         a.g[i] = 0.0f;
     }
 }
@@ -158,21 +184,35 @@ ER_KERNEL(norm2_f32, er_kernel_args)
         sum[tid] = s;
         bad[tid] = b;
     }
-    for (unsigned half = ER_KERNEL_THREADS / 2; half > 0; half /= 2) {
-        ER_TOGETHER;
-        ER_THREADS
-        {
-            if (tid < half) {
-                sum[tid] += sum[tid + half];
-                bad[tid] += bad[tid + half];
-            }
-        }
-    }
+    ER_SUM_UP(sum);
+    ER_SUM_UP(bad);
     ER_THREADS
     {
         if (tid == 0) {
             ((double *)a.y)[ER_BLOCK] = sum[0];
             ((unsigned long long *)a.z)[ER_BLOCK] = bad[0];
+        }
+    }
+}
+
+ER_KERNEL(sum_f64, er_kernel_args)
+{
+    ER_SHARED double sum[ER_KERNEL_THREADS];
+    const double *x = (const double *)a.x;
+
+    ER_THREADS
+    {
+        double s = 0;
+
+        ER_EACH(i, a.n) s += x[i];
+        sum[tid] = s;
+    }
+    ER_SUM_UP(sum);
+    ER_THREADS
+    {
+        if (tid == 0) {
+            ((float *)a.y)[0] = (float)sum[0];
+            ((double *)a.z)[0] = sum[0];
         }
     }
 }

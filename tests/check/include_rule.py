@@ -29,7 +29,7 @@ ONLY_IN = (
     (r"yaml\.h$", r"agent/"),
     (r"openssl/", r"agent/keeper_tls\.c$"),
     (r"microhttpd\.h$", r"agent/"),
-    (r"cuda|nccl|cublas", r"runtime/(nccl_calls|device_cuda)\.c$|tests/fakecuda/"),
+    (r"cuda|nccl|cublas", r"runtime/(nccl_calls|device_cuda|blas_calls)\.c$|tests/fakecuda/"),
     (r"cblas\.h$|openblas", r"trainer/"),
     (r"criterion/", r"tests/"),
 )

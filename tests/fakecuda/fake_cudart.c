@@ -205,23 +205,36 @@ FAKE_API cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStrea
 
 typedef void (*shim_fn)(const void *args, unsigned blocks, unsigned threads);
 
-#define DECLARE(name) void er_shim_##name(const void *args, unsigned blocks, unsigned threads);
+#define DECLARE(name, args)                                                                        \
+    void er_shim_##name(const void *args, unsigned blocks, unsigned threads);
 ER_KERNELS(DECLARE)
 #undef DECLARE
+
+enum {
+    WRITES_er_kernel_args = 1 << 0 | 1 << 2, /* y, z */
+    WRITES_er_kernel_adam_args = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3,
+    WRITES_er_kernel_sgd_args = 1 << 0 | 1 << 1 | 1 << 2,
+    WRITES_er_kernel_op_args = 1 << 0 | 1 << 5 | 1 << 6, /* y, s, z */
+    WRITES_er_kernel_walk_args = 1 << 0
+};
 
 static const struct kernel {
     const char *name;
     shim_fn run;
+    size_t args_bytes;
+    unsigned writes; /* words of the arguments that are written through */
 } kernels[] = {
-#define KERNEL(name) {"er_k_" #name, er_shim_##name},
+#define KERNEL(name, args) {"er_k_" #name, er_shim_##name, sizeof(struct args), WRITES_##args},
     ER_KERNELS(KERNEL)
 #undef KERNEL
 };
 
+enum { ARGS_MAX = 128 };
+
 struct call {
     const struct kernel *kernel;
     unsigned blocks, threads;
-    _Alignas(16) char args[sizeof(struct er_kernel_adamw_args)];
+    _Alignas(16) char args[ARGS_MAX];
 };
 
 static void do_kernel(struct fake_stream *s, void *arg)
@@ -258,8 +271,8 @@ FAKE_API cudaError_t cudaLibraryGetKernel(cudaKernel_t *ret, cudaLibrary_t libra
     return note(cudaErrorSymbolNotFound);
 }
 
-/* Each word of the arguments that looks like an address of the device counts as written to, as far
- * as its first bytes: enough to see a kernel that runs before its input's event. */
+/* Each word of the arguments that looks like an address of the device counts as far as its first
+ * bytes: enough to see a kernel that runs before its input's event. */
 static void touch_args(struct fake_stream *s, const struct call *c, size_t bytes)
 {
     for (size_t at = 0; at + sizeof(void *) <= bytes; at += sizeof(void *)) {
@@ -267,7 +280,7 @@ static void touch_args(struct fake_stream *s, const struct call *c, size_t bytes
 
         memcpy(&p, c->args + at, sizeof(p));
         if (fake_is_device(p))
-            fake_touch(s, p, 1, true, c->kernel->name);
+            fake_touch(s, p, 1, c->kernel->writes >> at / sizeof(void *) & 1, c->kernel->name);
     }
 }
 
@@ -275,17 +288,19 @@ FAKE_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 bloc
                                       size_t shared, cudaStream_t stream)
 {
     const struct kernel *k = function;
-    size_t bytes = k == &kernels[ER_KERNEL_adamw_f32] ? sizeof(struct er_kernel_adamw_args)
-                                                      : sizeof(struct er_kernel_args);
     struct call c = {.kernel = k, .blocks = grid.x, .threads = block.x};
     cudaError_t rc = (cudaError_t)fake_enter("cudaLaunchKernel");
     struct fake_stream *s;
+    size_t bytes;
 
     if (k < kernels || k >= kernels + ER_KERNEL_COUNT)
         fake_fail("cudaLaunchKernel of an unknown kernel");
     if (grid.x < 1 || grid.x > 0x7fffffff || grid.y != 1 || grid.z != 1 || block.x < 1 ||
         block.x > ER_KERNEL_THREADS || shared > 48 << 10)
         return note(cudaErrorInvalidConfiguration);
+    bytes = k->args_bytes;
+    if (bytes > sizeof(c.args))
+        fake_fail("kernel %s has %zu bytes of arguments", k->name, bytes);
     memcpy(c.args, args[0], bytes);
     pthread_mutex_lock(&fake_lock);
     s = fake_stream_of(stream, "cudaLaunchKernel");

@@ -9,7 +9,8 @@
 #include "runtime/kernels.h"
 #include "trainer/optim.h"
 
-#define DECLARE(name) void er_shim_##name(const void *args, unsigned blocks, unsigned threads);
+#define DECLARE(name, args)                                                                        \
+    void er_shim_##name(const void *args, unsigned blocks, unsigned threads);
 ER_KERNELS(DECLARE)
 #undef DECLARE
 
@@ -107,7 +108,7 @@ Test(kernels, adamw)
     fill(p, 4);
     memcpy(p2, p, sizeof(p));
     for (uint64_t step = 1; step <= 3; step++) {
-        struct er_kernel_adamw_args a = {.p = p, .m = m, .v = v, .g = g, .n = N, .scale = 0.125f};
+        struct er_kernel_adam_args a = {.p = p, .m = m, .v = v, .g = g, .n = N, .scale = 0.125f};
 
         b1 *= (double)o.beta1;
         b2 *= (double)o.beta2;

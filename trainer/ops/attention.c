@@ -16,10 +16,6 @@
 
 #define ROWS ((size_t)64)
 
-struct attr {
-    uint32_t heads;
-};
-
 /* One head of one sample, and one block of its queries. */
 struct head {
     size_t t, width, d; /* T, C, D */
@@ -39,7 +35,7 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
                  struct er_error *err)
 {
     const struct er_shape *x = &node->in[0]->shape;
-    const struct attr *attr = node->attr;
+    const struct er_attr_attention *attr = node->attr;
 
     if (x->ndim != 3 || attr->heads == 0 || x->dim[2] % (3 * (size_t)attr->heads) != 0 ||
         x->dim[1] > ER_MATMUL_DIM_MAX || x->dim[2] > ER_MATMUL_DIM_MAX)
@@ -52,7 +48,7 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
 
 static struct head head_of(const struct er_node *node, float *qkv, size_t sample, size_t h)
 {
-    const struct attr *attr = node->attr;
+    const struct er_attr_attention *attr = node->attr;
     size_t t = node->out->shape.dim[1], width = node->out->shape.dim[2], d = width / attr->heads;
     float *q = qkv + sample * t * 3 * width + h * d;
 
@@ -141,7 +137,7 @@ static void forward_head(const struct er_node *node, size_t sample, size_t h, fl
 
 static void forward(const struct er_node *node)
 {
-    const struct attr *attr = node->attr;
+    const struct er_attr_attention *attr = node->attr;
     size_t samples = node->out->shape.dim[0], t = node->out->shape.dim[1];
     float *scratch = node->saved + samples * attr->heads * t;
 
@@ -219,7 +215,7 @@ static void backward_head(const struct er_node *node, size_t sample, size_t h, c
 
 static void backward(const struct er_node *node, float beta)
 {
-    const struct attr *attr = node->attr;
+    const struct er_attr_attention *attr = node->attr;
     size_t samples = node->out->shape.dim[0], t = node->out->shape.dim[1];
     float *scratch = node->saved + samples * attr->heads * t;
 
@@ -233,7 +229,7 @@ static void backward(const struct er_node *node, float beta)
 const struct er_tape_op er_op_attention = {
     .name = "attention",
     .inputs_n = 1,
-    .attr_bytes = sizeof(struct attr),
+    .attr_bytes = sizeof(struct er_attr_attention),
     .infer = infer,
     .forward = forward,
     .backward = {backward},
@@ -242,7 +238,7 @@ const struct er_tape_op er_op_attention = {
 int er_attention(struct er_tape *tape, struct er_tensor *qkv, uint32_t heads,
                  struct er_tensor **ret, struct er_error *err)
 {
-    struct attr attr = {.heads = heads};
+    struct er_attr_attention attr = {.heads = heads};
 
     return er_tape_apply(tape, &er_op_attention, &qkv, &attr, ret, err);
 }

@@ -9,24 +9,11 @@
 
 #include "trainer/ops/ops_internal.h"
 
-struct attr {
-    const int32_t *labels; /* (..), borrowed */
-    int32_t ignored;
-    bool ignoring;
-    double *ret_sum;   /* or NULL */
-    size_t *ret_count; /* or NULL */
-};
-
-static bool counts(const struct attr *attr, size_t row)
-{
-    return !attr->ignoring || attr->labels[row] != attr->ignored;
-}
-
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
 {
     const struct er_tensor *z = node->in[0];
-    const struct attr *attr = node->attr;
+    const struct er_attr_cross_entropy *attr = node->attr;
 
     if (z->shape.ndim < 2) {
         char text[ER_SHAPE_TEXT_MAX];
@@ -36,7 +23,8 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
                             text);
     }
     for (size_t i = 0; i < er_op_rows(z); i++) {
-        if (counts(attr, i) && (attr->labels[i] < 0 || (size_t)attr->labels[i] >= er_op_cols(z)))
+        if (er_cross_entropy_counts(attr, i) &&
+            (attr->labels[i] < 0 || (size_t)attr->labels[i] >= er_op_cols(z)))
             return er_error_set(err, -EINVAL,
                                 "cross_entropy: label %d of sample %zu is not a class of '%s': "
                                 "expected 0 to %zu",
@@ -64,12 +52,12 @@ ER_EACH_WIDTH static double forward_row(const float *restrict z, float *restrict
 static void forward(const struct er_node *node)
 {
     const struct er_tensor *z = node->in[0];
-    const struct attr *attr = node->attr;
+    const struct er_attr_cross_entropy *attr = node->attr;
     size_t classes = er_op_cols(z), count = 0;
     double loss = 0;
 
     for (size_t i = 0; i < er_op_rows(z); i++) {
-        if (!counts(attr, i))
+        if (!er_cross_entropy_counts(attr, i))
             continue;
         loss += forward_row(z->value + i * classes, node->saved + i * classes, classes,
                             attr->labels[i]);
@@ -92,14 +80,14 @@ ER_EACH_WIDTH static void backward_row(const float *restrict p, float *restrict 
 static void backward(const struct er_node *node, float beta)
 {
     struct er_tensor *z = node->in[0];
-    const struct attr *attr = node->attr;
+    const struct er_attr_cross_entropy *attr = node->attr;
     size_t classes = er_op_cols(z);
     float scale = node->out->grad[0];
 
     for (size_t i = 0; i < er_op_rows(z); i++) {
         float *dz = z->grad + i * classes;
 
-        if (counts(attr, i)) {
+        if (er_cross_entropy_counts(attr, i)) {
             backward_row(node->saved + i * classes, dz, classes, scale, beta);
             dz[attr->labels[i]] -= scale;
         } else if (beta == 0.0f) {
@@ -111,7 +99,7 @@ static void backward(const struct er_node *node, float beta)
 const struct er_tape_op er_op_cross_entropy = {
     .name = "cross_entropy",
     .inputs_n = 1,
-    .attr_bytes = sizeof(struct attr),
+    .attr_bytes = sizeof(struct er_attr_cross_entropy),
     .infer = infer,
     .forward = forward,
     .backward = {backward},
@@ -120,7 +108,7 @@ const struct er_tape_op er_op_cross_entropy = {
 int er_cross_entropy(struct er_tape *tape, struct er_tensor *logits, const int32_t *labels,
                      double *ret_sum, struct er_tensor **ret, struct er_error *err)
 {
-    struct attr attr = {.labels = labels, .ret_sum = ret_sum};
+    struct er_attr_cross_entropy attr = {.labels = labels, .ret_sum = ret_sum};
 
     return er_tape_apply(tape, &er_op_cross_entropy, &logits, &attr, ret, err);
 }
@@ -129,11 +117,11 @@ int er_cross_entropy_ignoring(struct er_tape *tape, struct er_tensor *logits, co
                               int32_t ignored, double *ret_sum, size_t *ret_count,
                               struct er_tensor **ret, struct er_error *err)
 {
-    struct attr attr = {.labels = labels,
-                        .ignored = ignored,
-                        .ignoring = true,
-                        .ret_sum = ret_sum,
-                        .ret_count = ret_count};
+    struct er_attr_cross_entropy attr = {.labels = labels,
+                                         .ignored = ignored,
+                                         .ignoring = true,
+                                         .ret_sum = ret_sum,
+                                         .ret_count = ret_count};
 
     return er_tape_apply(tape, &er_op_cross_entropy, &logits, &attr, ret, err);
 }

@@ -12,14 +12,10 @@
 #define PER_DRAW 4 /* 16-bit numbers of one 64-bit one */
 #define LEVELS   65536u
 
-struct attr {
-    struct er_dropout dropout;
-};
-
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
 {
-    const struct attr *attr = node->attr;
+    const struct er_attr_dropout *attr = node->attr;
 
     if (!(attr->dropout.p >= 0.0f && attr->dropout.p < 1.0f))
         return er_error_set(err, -EINVAL, "dropout: p = %g, expected 0 or more, below 1",
@@ -29,22 +25,23 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
     return 0;
 }
 
-static uint32_t threshold(const struct attr *attr)
+uint32_t er_dropout_threshold(const struct er_dropout *dropout)
 {
-    uint32_t level = (uint32_t)((double)attr->dropout.p * LEVELS + 0.5);
+    uint32_t level = (uint32_t)((double)dropout->p * LEVELS + 0.5);
 
     return level < LEVELS ? level : LEVELS - 1;
 }
 
-static float scale(const struct attr *attr)
+float er_dropout_scale(const struct er_dropout *dropout)
 {
-    return (float)((double)LEVELS / (double)(LEVELS - threshold(attr)));
+    return (float)((double)LEVELS / (double)(LEVELS - er_dropout_threshold(dropout)));
 }
 
-static void fill_mask(const struct attr *attr, size_t samples, size_t per_sample, uint32_t *mask)
+static void fill_mask(const struct er_attr_dropout *attr, size_t samples, size_t per_sample,
+                      uint32_t *mask)
 {
     const struct er_dropout *d = &attr->dropout;
-    uint32_t limit = threshold(attr);
+    uint32_t limit = er_dropout_threshold(d);
     size_t at = 0;
 
     for (size_t s = 0; s < samples; s++) {
@@ -66,10 +63,10 @@ ER_IN_LOOP float kept(const uint32_t *mask, size_t i, float scale)
 
 static void forward(const struct er_node *node)
 {
-    const struct attr *attr = node->attr;
+    const struct er_attr_dropout *attr = node->attr;
     const struct er_tensor *x = node->in[0];
     uint32_t *mask = (uint32_t *)node->saved;
-    float by = scale(attr);
+    float by = er_dropout_scale(&attr->dropout);
 
     memset(mask, 0, (x->count / 32 + 1) * sizeof(*mask));
     fill_mask(attr, x->shape.dim[0], x->count / x->shape.dim[0], mask);
@@ -80,7 +77,8 @@ static void forward(const struct er_node *node)
 static void backward(const struct er_node *node, float beta)
 {
     const uint32_t *mask = (const uint32_t *)node->saved;
-    float *dx = node->in[0]->grad, by = scale(node->attr);
+    const struct er_attr_dropout *attr = node->attr;
+    float *dx = node->in[0]->grad, by = er_dropout_scale(&attr->dropout);
 
     for (size_t i = 0; i < node->out->count; i++)
         dx[i] = er_old(beta, dx[i]) + node->out->grad[i] * kept(mask, i, by);
@@ -89,7 +87,7 @@ static void backward(const struct er_node *node, float beta)
 const struct er_tape_op er_op_dropout = {
     .name = "dropout",
     .inputs_n = 1,
-    .attr_bytes = sizeof(struct attr),
+    .attr_bytes = sizeof(struct er_attr_dropout),
     .infer = infer,
     .forward = forward,
     .backward = {backward},
@@ -98,7 +96,7 @@ const struct er_tape_op er_op_dropout = {
 int er_dropout(struct er_tape *tape, struct er_tensor *x, const struct er_dropout *dropout,
                struct er_tensor **ret, struct er_error *err)
 {
-    struct attr attr = {.dropout = *dropout};
+    struct er_attr_dropout attr = {.dropout = *dropout};
 
     return er_tape_apply(tape, &er_op_dropout, &x, &attr, ret, err);
 }

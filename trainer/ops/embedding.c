@@ -12,18 +12,13 @@
 #define DIGIT_BITS 8
 #define DIGITS_N   (1u << DIGIT_BITS)
 
-struct attr {
-    const int32_t *ids; /* (N), borrowed */
-    struct er_shape shape;
-};
-
 _Static_assert(sizeof(float) == sizeof(uint32_t), "positions are kept in `saved`");
 
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
 {
     const struct er_tensor *table = node->in[0];
-    const struct attr *attr = node->attr;
+    const struct er_attr_embedding *attr = node->attr;
     size_t count;
     int rc = er_shape_check(&attr->shape, "ids", err);
 
@@ -59,8 +54,7 @@ static void sort_pass(const int32_t *ids, const uint32_t *from, uint32_t *to, si
         to[start[((uint32_t)ids[from[i]] >> shift) % DIGITS_N]++] = from[i];
 }
 
-/* The positions sorted by id; in `room`, which holds 2 n of them. */
-static const uint32_t *sort(const int32_t *ids, size_t n, size_t rows, uint32_t *room)
+const uint32_t *er_embedding_sort(const int32_t *ids, size_t n, size_t rows, uint32_t *room)
 {
     uint32_t *from = room, *to = room + n;
 
@@ -78,7 +72,7 @@ static const uint32_t *sort(const int32_t *ids, size_t n, size_t rows, uint32_t 
 
 static void forward(const struct er_node *node)
 {
-    const struct attr *attr = node->attr;
+    const struct er_attr_embedding *attr = node->attr;
     size_t cols = er_op_cols(node->out);
 
     for (size_t i = 0; i < er_op_rows(node->out); i++)
@@ -99,10 +93,11 @@ ER_EACH_WIDTH static void add_rows(const uint32_t *positions, size_t n, const fl
 
 static void backward(const struct er_node *node, float beta)
 {
-    const struct attr *attr = node->attr;
+    const struct er_attr_embedding *attr = node->attr;
     struct er_tensor *table = node->in[0];
     size_t cols = er_op_cols(node->out), n = er_op_rows(node->out), end;
-    const uint32_t *sorted = sort(attr->ids, n, table->shape.dim[0], (uint32_t *)node->saved);
+    const uint32_t *sorted =
+        er_embedding_sort(attr->ids, n, table->shape.dim[0], (uint32_t *)node->saved);
 
     if (beta == 0.0f)
         memset(table->grad, 0, table->count * sizeof(float));
@@ -118,7 +113,7 @@ static void backward(const struct er_node *node, float beta)
 const struct er_tape_op er_op_embedding = {
     .name = "embedding",
     .inputs_n = 1,
-    .attr_bytes = sizeof(struct attr),
+    .attr_bytes = sizeof(struct er_attr_embedding),
     .infer = infer,
     .forward = forward,
     .backward = {backward},
@@ -127,7 +122,7 @@ const struct er_tape_op er_op_embedding = {
 int er_embedding(struct er_tape *tape, struct er_tensor *table, const int32_t *ids,
                  const struct er_shape *shape, struct er_tensor **ret, struct er_error *err)
 {
-    struct attr attr = {.ids = ids, .shape = *shape};
+    struct er_attr_embedding attr = {.ids = ids, .shape = *shape};
 
     return er_tape_apply(tape, &er_op_embedding, &table, &attr, ret, err);
 }

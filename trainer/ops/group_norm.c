@@ -9,11 +9,6 @@
 
 enum { X, W, B, INPUTS_N };
 
-struct attr {
-    uint32_t groups;
-    float eps;
-};
-
 /* N samples of G groups of `channels` channels of `positions` elements. */
 struct layout {
     size_t samples, groups, channels, positions;
@@ -22,7 +17,7 @@ struct layout {
 static struct layout layout_of(const struct er_node *node)
 {
     const struct er_shape *x = &node->in[X]->shape;
-    const struct attr *attr = node->attr;
+    const struct er_attr_group_norm *attr = node->attr;
 
     return (struct layout){.samples = x->dim[0],
                            .groups = attr->groups,
@@ -34,7 +29,7 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
                  struct er_error *err)
 {
     const struct er_shape *x = &node->in[X]->shape;
-    const struct attr *attr = node->attr;
+    const struct er_attr_group_norm *attr = node->attr;
 
     if (x->ndim < 2 || attr->groups == 0 || x->dim[1] % attr->groups != 0 ||
         !er_op_is_vector(node->in[W], x->dim[1]) || !er_op_is_vector(node->in[B], x->dim[1]))
@@ -47,7 +42,7 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
 ER_EACH_WIDTH static void forward(const struct er_node *node)
 {
     const struct layout l = layout_of(node);
-    const struct attr *attr = node->attr;
+    const struct er_attr_group_norm *attr = node->attr;
     size_t n = l.channels * l.positions;
 
     for (size_t i = 0; i < l.samples * l.groups; i++) {
@@ -137,7 +132,7 @@ static void backward_b(const struct er_node *node, float beta)
 const struct er_tape_op er_op_group_norm = {
     .name = "group_norm",
     .inputs_n = INPUTS_N,
-    .attr_bytes = sizeof(struct attr),
+    .attr_bytes = sizeof(struct er_attr_group_norm),
     .infer = infer,
     .forward = forward,
     .backward = {[X] = backward_x, [W] = backward_w, [B] = backward_b},
@@ -148,7 +143,7 @@ int er_group_norm(struct er_tape *tape, struct er_tensor *x, struct er_tensor *w
                   struct er_error *err)
 {
     struct er_tensor *const in[INPUTS_N] = {[X] = x, [W] = weight, [B] = bias};
-    struct attr attr = {.groups = groups, .eps = eps};
+    struct er_attr_group_norm attr = {.groups = groups, .eps = eps};
 
     return er_tape_apply(tape, &er_op_group_norm, in, &attr, ret, err);
 }

@@ -9,10 +9,6 @@
 
 enum { X, W, B, INPUTS_N };
 
-struct attr {
-    float eps;
-};
-
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
 {
@@ -27,7 +23,7 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
 
 ER_EACH_WIDTH static void forward(const struct er_node *node)
 {
-    const struct attr *attr = node->attr;
+    const struct er_attr_norm *attr = node->attr;
     size_t rows = er_op_rows(node->out), cols = er_op_cols(node->out);
     const float *restrict w = node->in[W]->value, *restrict b = node->in[B]->value;
 
@@ -121,7 +117,7 @@ ER_EACH_WIDTH static void backward_b(const struct er_node *node, float beta)
 const struct er_tape_op er_op_layer_norm = {
     .name = "layer_norm",
     .inputs_n = INPUTS_N,
-    .attr_bytes = sizeof(struct attr),
+    .attr_bytes = sizeof(struct er_attr_norm),
     .infer = infer,
     .forward = forward,
     .backward = {[X] = backward_x, [W] = backward_w, [B] = backward_b},
@@ -131,7 +127,7 @@ int er_layer_norm(struct er_tape *tape, struct er_tensor *x, struct er_tensor *w
                   struct er_tensor *bias, float eps, struct er_tensor **ret, struct er_error *err)
 {
     struct er_tensor *const in[INPUTS_N] = {[X] = x, [W] = weight, [B] = bias};
-    struct attr attr = {.eps = eps};
+    struct er_attr_norm attr = {.eps = eps};
 
     return er_tape_apply(tape, &er_op_layer_norm, in, &attr, ret, err);
 }

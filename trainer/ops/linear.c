@@ -25,49 +25,66 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
     return 0;
 }
 
+struct er_matmul er_linear_product(const struct er_node *node, enum er_product which, float beta)
+{
+    const struct er_tensor *x = node->in[X], *w = node->in[W], *y = node->out;
+    size_t rows = er_op_rows(y), inputs = er_op_cols(x), outputs = er_op_cols(y);
+
+    switch (which) {
+    case ER_PRODUCT_FORWARD:
+        break;
+    case ER_PRODUCT_BACK_0:
+        return (struct er_matmul){.m = rows,
+                                  .n = inputs,
+                                  .k = outputs,
+                                  .a = y->grad,
+                                  .b = w->value,
+                                  .c = x->grad,
+                                  .beta = beta};
+    case ER_PRODUCT_BACK_1:
+        return (struct er_matmul){.m = outputs,
+                                  .n = inputs,
+                                  .k = rows,
+                                  .a = y->grad,
+                                  .b = x->value,
+                                  .c = w->grad,
+                                  .transpose_a = true,
+                                  .beta = beta};
+    }
+    return (struct er_matmul){.m = rows,
+                              .n = outputs,
+                              .k = inputs,
+                              .a = x->value,
+                              .b = w->value,
+                              .c = y->value,
+                              .transpose_b = true,
+                              .beta = beta};
+}
+
 static void forward(const struct er_node *node)
 {
-    const struct er_tensor *x = node->in[X], *w = node->in[W], *b = node->in[B];
+    const struct er_tensor *b = node->in[B];
     struct er_tensor *y = node->out;
     size_t rows = er_op_rows(y), cols = er_op_cols(y);
+    struct er_matmul product = er_linear_product(node, ER_PRODUCT_FORWARD, b ? 1.0f : 0.0f);
 
     for (size_t i = 0; b && i < rows; i++)
         memcpy(y->value + i * cols, b->value, cols * sizeof(float));
-    er_matmul(&(struct er_matmul){.m = rows,
-                                  .n = cols,
-                                  .k = er_op_cols(x),
-                                  .a = x->value,
-                                  .b = w->value,
-                                  .c = y->value,
-                                  .transpose_b = true,
-                                  .beta = b ? 1.0f : 0.0f});
+    er_matmul(&product);
 }
 
 static void backward_x(const struct er_node *node, float beta)
 {
-    const struct er_tensor *w = node->in[W], *y = node->out;
+    struct er_matmul product = er_linear_product(node, ER_PRODUCT_BACK_0, beta);
 
-    er_matmul(&(struct er_matmul){.m = er_op_rows(y),
-                                  .n = er_op_cols(w),
-                                  .k = er_op_cols(y),
-                                  .a = y->grad,
-                                  .b = w->value,
-                                  .c = node->in[X]->grad,
-                                  .beta = beta});
+    er_matmul(&product);
 }
 
 static void backward_w(const struct er_node *node, float beta)
 {
-    const struct er_tensor *x = node->in[X], *y = node->out;
+    struct er_matmul product = er_linear_product(node, ER_PRODUCT_BACK_1, beta);
 
-    er_matmul(&(struct er_matmul){.m = er_op_cols(y),
-                                  .n = er_op_cols(x),
-                                  .k = er_op_rows(y),
-                                  .a = y->grad,
-                                  .b = x->value,
-                                  .c = node->in[W]->grad,
-                                  .transpose_a = true,
-                                  .beta = beta});
+    er_matmul(&product);
 }
 
 /* Row after row, so that the order of the sum is the batch's. */

@@ -27,64 +27,72 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
     return 0;
 }
 
-/* `times` products of (m, k) by (k, n), one after another in memory. */
-struct run {
-    size_t times, m, n, k;
-};
-
-static struct run run_of(const struct er_node *node)
+/* (m, k) by (k, n), one after another in memory. */
+struct er_matmul er_matmul_product(const struct er_node *node, enum er_product which, float beta,
+                                   struct er_matmul_run *ret_run)
 {
-    const struct er_tensor *a = node->in[A], *b = node->in[B];
-    struct run run = {.times = 1, .m = er_op_rows(a), .n = er_op_cols(b), .k = er_op_cols(a)};
+    const struct er_tensor *a = node->in[A], *b = node->in[B], *c = node->out;
+    size_t m = er_op_rows(a), n = er_op_cols(b), k = er_op_cols(a), times = 1;
 
     if (b->shape.ndim > 2) {
-        run.m = a->shape.dim[a->shape.ndim - 2];
-        run.times = er_op_rows(a) / run.m;
+        m = a->shape.dim[a->shape.ndim - 2];
+        times = er_op_rows(a) / m;
     }
-    return run;
+    switch (which) {
+    case ER_PRODUCT_FORWARD:
+        break;
+    case ER_PRODUCT_BACK_0:
+        *ret_run = (struct er_matmul_run){times, m * n, k * n, m * k};
+        return (struct er_matmul){.m = m,
+                                  .n = k,
+                                  .k = n,
+                                  .a = c->grad,
+                                  .b = b->value,
+                                  .c = a->grad,
+                                  .transpose_b = true,
+                                  .beta = beta};
+    case ER_PRODUCT_BACK_1:
+        *ret_run = (struct er_matmul_run){times, m * k, m * n, k * n};
+        return (struct er_matmul){.m = k,
+                                  .n = n,
+                                  .k = m,
+                                  .a = a->value,
+                                  .b = c->grad,
+                                  .c = b->grad,
+                                  .transpose_a = true,
+                                  .beta = beta};
+    }
+    *ret_run = (struct er_matmul_run){times, m * k, k * n, m * n};
+    return (struct er_matmul){
+        .m = m, .n = n, .k = k, .a = a->value, .b = b->value, .c = c->value, .beta = beta};
+}
+
+static void multiply(const struct er_node *node, enum er_product which, float beta)
+{
+    struct er_matmul_run run;
+    struct er_matmul product = er_matmul_product(node, which, beta, &run);
+
+    for (size_t i = 0; i < run.times; i++) {
+        er_matmul(&product);
+        product.a += run.stride_a;
+        product.b += run.stride_b;
+        product.c += run.stride_c;
+    }
 }
 
 static void forward(const struct er_node *node)
 {
-    const struct run r = run_of(node);
-
-    for (size_t i = 0; i < r.times; i++)
-        er_matmul(&(struct er_matmul){.m = r.m,
-                                      .n = r.n,
-                                      .k = r.k,
-                                      .a = node->in[A]->value + i * r.m * r.k,
-                                      .b = node->in[B]->value + i * r.k * r.n,
-                                      .c = node->out->value + i * r.m * r.n});
+    multiply(node, ER_PRODUCT_FORWARD, 0.0f);
 }
 
 static void backward_a(const struct er_node *node, float beta)
 {
-    const struct run r = run_of(node);
-
-    for (size_t i = 0; i < r.times; i++)
-        er_matmul(&(struct er_matmul){.m = r.m,
-                                      .n = r.k,
-                                      .k = r.n,
-                                      .a = node->out->grad + i * r.m * r.n,
-                                      .b = node->in[B]->value + i * r.k * r.n,
-                                      .c = node->in[A]->grad + i * r.m * r.k,
-                                      .transpose_b = true,
-                                      .beta = beta});
+    multiply(node, ER_PRODUCT_BACK_0, beta);
 }
 
 static void backward_b(const struct er_node *node, float beta)
 {
-    const struct run r = run_of(node);
-
-    for (size_t i = 0; i < r.times; i++)
-        er_matmul(&(struct er_matmul){.m = r.k,
-                                      .n = r.n,
-                                      .k = r.m,
-                                      .a = node->in[A]->value + i * r.m * r.k,
-                                      .b = node->out->grad + i * r.m * r.n,
-                                      .c = node->in[B]->grad + i * r.k * r.n,
-                                      .transpose_a = true,
-                                      .beta = beta});
+    multiply(node, ER_PRODUCT_BACK_1, beta);
 }
 
 const struct er_tape_op er_op_matmul = {

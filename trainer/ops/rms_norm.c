@@ -9,10 +9,6 @@
 
 enum { X, W, INPUTS_N };
 
-struct attr {
-    float eps;
-};
-
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
 {
@@ -25,7 +21,7 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
 
 ER_EACH_WIDTH static void forward(const struct er_node *node)
 {
-    const struct attr *attr = node->attr;
+    const struct er_attr_norm *attr = node->attr;
     size_t rows = er_op_rows(node->out), cols = er_op_cols(node->out);
     const float *restrict w = node->in[W]->value;
 
@@ -94,7 +90,7 @@ ER_EACH_WIDTH static void backward_w(const struct er_node *node, float beta)
 const struct er_tape_op er_op_rms_norm = {
     .name = "rms_norm",
     .inputs_n = INPUTS_N,
-    .attr_bytes = sizeof(struct attr),
+    .attr_bytes = sizeof(struct er_attr_norm),
     .infer = infer,
     .forward = forward,
     .backward = {[X] = backward_x, [W] = backward_w},
@@ -104,7 +100,7 @@ int er_rms_norm(struct er_tape *tape, struct er_tensor *x, struct er_tensor *wei
                 struct er_tensor **ret, struct er_error *err)
 {
     struct er_tensor *const in[INPUTS_N] = {[X] = x, [W] = weight};
-    struct attr attr = {.eps = eps};
+    struct er_attr_norm attr = {.eps = eps};
 
     return er_tape_apply(tape, &er_op_rms_norm, in, &attr, ret, err);
 }

@@ -6,15 +6,11 @@
 
 #include "trainer/ops/ops_internal.h"
 
-struct attr {
-    uint32_t a, b;
-};
-
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
                  struct er_error *err)
 {
     const struct er_tensor *x = node->in[0];
-    const struct attr *attr = node->attr;
+    const struct er_attr_transpose *attr = node->attr;
 
     if (attr->a >= x->shape.ndim || attr->b >= x->shape.ndim)
         return er_op_misfit(node, "a tensor with the dimensions that are to be swapped", err);
@@ -25,17 +21,12 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
     return 0;
 }
 
-/* y in its order: dimensions padded to four in front, and x's stride for each of them. */
-struct walk {
-    size_t dim[ER_SHAPE_DIMS_MAX], stride[ER_SHAPE_DIMS_MAX];
-};
-
-static struct walk walk_of(const struct er_node *node)
+struct er_walk er_transpose_walk(const struct er_node *node)
 {
     const struct er_shape *x = &node->in[0]->shape, *y = &node->out->shape;
-    const struct attr *attr = node->attr;
+    const struct er_attr_transpose *attr = node->attr;
     uint32_t pad = ER_SHAPE_DIMS_MAX - x->ndim;
-    struct walk walk;
+    struct er_walk walk;
     size_t stride = 1;
 
     for (uint32_t i = 0; i < ER_SHAPE_DIMS_MAX; i++) {
@@ -53,7 +44,7 @@ static struct walk walk_of(const struct er_node *node)
 
 static void forward(const struct er_node *node)
 {
-    const struct walk w = walk_of(node);
+    const struct er_walk w = er_transpose_walk(node);
     const float *x = node->in[0]->value;
     float *y = node->out->value;
 
@@ -69,7 +60,7 @@ static void forward(const struct er_node *node)
 
 static void backward(const struct er_node *node, float beta)
 {
-    const struct walk w = walk_of(node);
+    const struct er_walk w = er_transpose_walk(node);
     const float *dy = node->out->grad;
     float *dx = node->in[0]->grad;
 
@@ -86,7 +77,7 @@ static void backward(const struct er_node *node, float beta)
 const struct er_tape_op er_op_transpose = {
     .name = "transpose",
     .inputs_n = 1,
-    .attr_bytes = sizeof(struct attr),
+    .attr_bytes = sizeof(struct er_attr_transpose),
     .infer = infer,
     .forward = forward,
     .backward = {backward},
@@ -95,7 +86,7 @@ const struct er_tape_op er_op_transpose = {
 int er_transpose(struct er_tape *tape, struct er_tensor *x, uint32_t a, uint32_t b,
                  struct er_tensor **ret, struct er_error *err)
 {
-    struct attr attr = {.a = a, .b = b};
+    struct er_attr_transpose attr = {.a = a, .b = b};
 
     return er_tape_apply(tape, &er_op_transpose, &x, &attr, ret, err);
 }

@@ -1,0 +1,50 @@
+#pragma once
+/*
+ * The table of an engine: what the tape, the reducer and the training loop call. One for the CPU
+ * (engine_cpu.c: the operations' own loops, done at once) and one for GPUs (engine_gpu.c, gpu_*.c).
+ * Internal to trainer/.
+ */
+#include "trainer/engine.h"
+#include "trainer/tape.h"
+
+struct er_engine_ops {
+    const char *name;
+    bool of_host; /* its memory is the host's */
+    /* Elements that `node` needs from forward to backward; `wanted` is what its `infer` asked for.
+     * The output is not there yet. */
+    size_t (*saved)(struct er_engine *engine, const struct er_node *node, size_t wanted);
+    int (*forward)(struct er_engine *engine, struct er_node *node, struct er_error *err);
+    /* As er_tape_op.backward[input]. */
+    int (*backward)(struct er_engine *engine, struct er_node *node, uint32_t input, float beta,
+                    struct er_error *err);
+    int (*fill)(struct er_engine *engine, float *at, float value, size_t n, struct er_error *err);
+    int (*apply)(struct er_engine *engine, const struct er_optim *optim,
+                 const struct er_optim_view *view, uint64_t step, double lr, double scale,
+                 struct er_error *err);
+    /* Added to `*into`, at the latest by the next wait(): the sum of squares; how many elements are
+     * not finite. */
+    int (*norm2)(struct er_engine *engine, const float *x, size_t n, double *into,
+                 struct er_error *err);
+    int (*count_bad)(struct er_engine *engine, const float *x, size_t n, uint64_t *into,
+                     struct er_error *err);
+    int (*wait)(struct er_engine *engine, struct er_error *err);
+    int (*alloc)(struct er_engine *engine, size_t bytes, void **ret, struct er_error *err);
+    void (*free)(struct er_engine *engine, void *memory);
+    int (*put)(struct er_engine *engine, void *to, const void *from, size_t bytes,
+               struct er_error *err);
+    int (*get)(struct er_engine *engine, void *to, const void *from, size_t bytes,
+               struct er_error *err);
+    void (*close)(struct er_engine *engine);
+};
+
+struct er_engine {
+    const struct er_engine_ops *ops;
+    struct er_device *device; /* NULL: the CPU */
+    struct er_stream *stream;
+    char describe[192];
+};
+
+extern const struct er_engine_ops er_engine_cpu_ops;
+/* engine_gpu.c */
+int er_engine_gpu_open(struct er_engine **ret, const struct er_device_opts *opts,
+                       struct er_error *err);
