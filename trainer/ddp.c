@@ -1,7 +1,6 @@
 #include "trainer/ddp.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,7 @@
 #include "base/hash.h"
 #include "trainer/agree.h"
 #include "trainer/bucket.h"
-#include "trainer/optim.h"
+#include "trainer/engine_ops.h"
 #include "trainer/sync.h"
 #include "trainer/vote.h"
 
@@ -21,7 +20,8 @@
 #define ORDER_STEPS_MAX 4
 
 struct er_ddp {
-    struct er_comm *comm; /* borrowed */
+    struct er_comm *comm, *control; /* borrowed */
+    struct er_engine *engine;       /* borrowed */
     struct er_bucket_plan plan;
     size_t first_bucket_bytes, bucket_bytes;
     char *layout;
@@ -103,6 +103,9 @@ static int check_opts(const struct er_ddp_opts *opts, struct er_error *err)
         return er_error_set(err, ER_E_USAGE,
                             "count_nonfinite, norm2 and hook read float32, the gradients are %s",
                             er_dtype_name(opts->dtype));
+    if (opts->hook.pack && opts->engine && opts->engine->device)
+        return er_error_set(err, ER_E_UNSUPPORTED,
+                            "hook: it would get gradients in a GPU's memory, which is not offered");
     if (!opts->hook.pack != !opts->hook.unpack)
         return er_error_set(err, ER_E_USAGE, "hook: pack and unpack, or none of them");
     return 0;
@@ -127,6 +130,8 @@ int er_ddp_open(struct er_ddp **ret, struct er_comm *comm, const struct er_span 
     if (!ddp)
         return er_error_set(err, -ENOMEM, "reducer");
     ddp->comm = comm;
+    ddp->control = opts->control ? opts->control : comm;
+    ddp->engine = opts->engine ? opts->engine : er_engine_cpu();
     ddp->dtype = opts->dtype;
     ddp->plan.element = er_dtype_size(opts->dtype);
     ddp->count_nonfinite = opts->count_nonfinite;
@@ -149,6 +154,8 @@ void er_ddp_close(struct er_ddp *ddp)
     int saved = errno;
 
     if (ddp) {
+        if (ddp->engine)
+            ddp->engine->ops->forget(ddp->engine);
         free((void *)ddp->plan.spans);
         free(ddp->plan.buckets);
         free(ddp->plan.members);
@@ -163,16 +170,7 @@ void er_ddp_close(struct er_ddp *ddp)
 
 int er_ddp_check(struct er_ddp *ddp, struct er_error *err)
 {
-    return er_agree_spans(ddp->comm, ddp->plan.spans, ddp->plan.spans_n, ddp->order_hash, err);
-}
-
-static uint64_t count_nonfinite(const struct er_bucket *bucket)
-{
-    uint64_t n = 0;
-
-    for (size_t i = 0; i < bucket->count; i++)
-        n += isfinite(bucket->ptr[i]) ? 0 : 1;
-    return n;
+    return er_agree_spans(ddp->control, ddp->plan.spans, ddp->plan.spans_n, ddp->order_hash, err);
 }
 
 static void fail(struct er_ddp *ddp, int rc, size_t bucket, const struct er_error *err)
@@ -203,7 +201,10 @@ static int pack_next(struct er_ddp *ddp, struct er_error *err)
     if (ddp->packed)
         return 0;
     if (ddp->count_nonfinite) /* before it is a sum */
-        ddp->nonfinite += count_nonfinite(bucket);
+        rc = ddp->engine->ops->count_bad(ddp->engine, bucket->ptr, bucket->count, &ddp->nonfinite,
+                                         err);
+    if (rc < 0)
+        return rc;
     *wire = (struct er_ddp_wire){bucket->ptr, bucket->count, ddp->dtype};
     if (ddp->hook.pack) {
         const struct er_ddp_bucket view = view_of(ddp, ddp->begun);
@@ -225,8 +226,11 @@ static int begin_next(struct er_ddp *ddp)
         fail(ddp, rc, ddp->begun, &err);
         return rc;
     }
-    rc = er_all_reduce(ddp->comm, wire->ptr, wire->count, wire->dtype, ER_SUM,
-                       &ddp->flight[ddp->begun % FLIGHT_MAX], &err);
+    if (ddp->engine->stream) /* the kernels that fill it */
+        rc = er_comm_after(ddp->comm, ddp->engine->stream, &err);
+    if (rc == 0)
+        rc = er_all_reduce(ddp->comm, wire->ptr, wire->count, wire->dtype, ER_SUM,
+                           &ddp->flight[ddp->begun % FLIGHT_MAX], &err);
     if (rc == 0) {
         if (ddp->begun == 0)
             ddp->first_us = er_now_us();
@@ -339,19 +343,21 @@ static void start_over(struct er_ddp *ddp)
 /* This rank's part of the squared norm: of each gradient, the rank's share of its elements. Not of
  * each bucket: a run that resumes has the first step's buckets again, and must get the same bits.
  */
-static double norm2_part(const struct er_ddp *ddp)
+static int norm2_part(const struct er_ddp *ddp, double *ret, struct er_error *err)
 {
     size_t rank = (size_t)er_comm_rank(ddp->comm), size = (size_t)er_comm_size(ddp->comm);
-    double sum = 0;
+    int rc = 0;
 
-    for (size_t i = 0; i < ddp->plan.spans_n; i++) {
+    *ret = 0;
+    for (size_t i = 0; i < ddp->plan.spans_n && rc == 0; i++) {
         const struct er_span *span = &ddp->plan.spans[i];
         size_t share = span->count / size, rest = span->count % size;
         size_t first = share * rank + (rank < rest ? rank : rest);
 
-        sum += er_optim_norm2(span->ptr + first, share + (rank < rest));
+        rc = ddp->engine->ops->norm2(ddp->engine, span->ptr + first, share + (rank < rest), ret,
+                                     err);
     }
-    return sum;
+    return rc;
 }
 
 /* Gradients that did not come: behind the others, as they would have left. */
@@ -385,7 +391,7 @@ static int share_order(struct er_ddp *ddp, struct er_error *err)
     if (ddp->order_steps == 0)
         return 0;
     complete_order(ddp);
-    rc = er_broadcast(ddp->comm, ddp->order, n + 1, ER_I32, 0, &op, err);
+    rc = er_broadcast(ddp->control, ddp->order, n + 1, ER_I32, 0, &op, err);
     if (rc == 0)
         rc = er_op_wait(op, UINT64_MAX, err);
     if (rc == 0 &&
@@ -412,12 +418,16 @@ static int hold_vote(struct er_ddp *ddp, struct er_vote *vote, struct er_error *
 {
     struct er_error misuse = ddp->misuse;
     uint32_t marked = ddp->order[0];
-    int rc;
+    double norm2 = 0;
+    int rc = ddp->norm2 ? norm2_part(ddp, &norm2, err) : 0, waited;
 
+    waited =
+        ddp->engine->ops->wait(ddp->engine, rc ? NULL : err); /* in any case: for numbers of ours */
+    if (rc < 0 || waited < 0)
+        return rc ? rc : waited;
     vote->order_hash = ddp->order_hash;
     vote->nonfinite += ddp->nonfinite;
-    if (ddp->norm2)
-        vote->norm2 += norm2_part(ddp);
+    vote->norm2 += norm2;
     start_over(ddp);
     rc = er_vote_hold(ddp->comm, vote, &misuse, err);
     if (rc == 0)
@@ -453,7 +463,8 @@ int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err
 void er_ddp_drop(struct er_ddp *ddp)
 {
     for (size_t i = 0; i < ddp->plan.spans_n; i++)
-        memset(ddp->plan.spans[i].ptr, 0, ddp->plan.spans[i].count * ddp->plan.element);
+        ddp->engine->ops->fill(ddp->engine, ddp->plan.spans[i].ptr, 0.0f,
+                               ddp->plan.spans[i].count * ddp->plan.element / sizeof(float), NULL);
 }
 
 bool er_ddp_reduced(const struct er_ddp *ddp)
@@ -466,6 +477,8 @@ int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, size_t n,
 {
     ER_CLEANUP(er_cleanup_free) struct er_sync_part *parts = calloc(n + 1, sizeof(*parts));
 
+    if (ddp->engine->device)
+        return er_error_set(err, ER_E_UNSUPPORTED, "state in a GPU's memory cannot be shared so");
     if (!parts)
         return er_error_set(err, -ENOMEM, "list of %zu tensors", n);
     for (size_t i = 0; i < n; i++)

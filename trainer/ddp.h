@@ -58,6 +58,8 @@ struct er_ddp_hook {
                   struct er_error *err);
 };
 
+struct er_engine; /* trainer/engine.h */
+
 struct er_ddp_opts {
     size_t first_bucket_bytes; /* 0: 1 MiB: the first gradients leave early */
     size_t bucket_bytes;       /* 0: 25 MiB */
@@ -68,7 +70,13 @@ struct er_ddp_opts {
     bool norm2; /* adds the squared norm of the reduced gradients to the vote: each rank takes its
                    part of every gradient, so the pass is divided and all ranks agree on the sum */
     bool keep_order;         /* no new buckets after the first step */
-    struct er_ddp_hook hook; /* both functions, or none; float32 only */
+    struct er_ddp_hook hook; /* both functions, or none; float32 only, and not on a GPU */
+    /* Who makes the gradients, in its memory; NULL: the CPU. With a GPU's, the communicator is of
+     * backend nccl on the same device, and `control` one of the same ranks in host memory, for what
+     * is not gradients. A bucket leaves after the work that was issued until er_ddp_ready(); after
+     * er_ddp_finish() the sums are there. er_ddp_sync_state() is not offered. */
+    struct er_engine *engine;
+    struct er_comm *control; /* borrowed; NULL: the reducer's own */
 };
 
 struct er_ddp; /* opaque */

@@ -65,6 +65,8 @@ static int wait_cpu(struct er_engine *engine, struct er_error *err)
     return 0;
 }
 
+static void forget_cpu(struct er_engine *engine) {}
+
 static int alloc_cpu(struct er_engine *engine, size_t bytes, void **ret, struct er_error *err)
 {
     size_t whole = (bytes + ER_TENSOR_ALIGN - 1) & ~(size_t)(ER_TENSOR_ALIGN - 1);
@@ -102,6 +104,7 @@ const struct er_engine_ops er_engine_cpu_ops = {
     .norm2 = norm2_cpu,
     .count_bad = count_bad_cpu,
     .wait = wait_cpu,
+    .forget = forget_cpu,
     .alloc = alloc_cpu,
     .free = free_cpu,
     .put = copy_cpu,

@@ -23,7 +23,7 @@ struct result {
     size_t first, n;
 };
 
-struct er_gpu {
+struct er_gpu_engine {
     struct er_engine engine;
     void *blas;
     char *bounce;              /* pinned */
@@ -34,15 +34,15 @@ struct er_gpu {
     unsigned blocks_max;
 };
 
-static struct er_gpu *gpu_of(struct er_engine *engine)
+static struct er_gpu_engine *gpu_of(struct er_engine *engine)
 {
-    return (struct er_gpu *)(void *)engine;
+    return (struct er_gpu_engine *)(void *)engine;
 }
 
 /* ---- launching ---- */
 
-int er_gpu_launch(struct er_gpu *gpu, enum er_kernel kernel, const void *args, size_t args_bytes,
-                  uint64_t blocks, struct er_error *err)
+int er_gpu_launch(struct er_gpu_engine *gpu, enum er_kernel kernel, const void *args,
+                  size_t args_bytes, uint64_t blocks, struct er_error *err)
 {
     const struct er_launch launch = {
         .kernel = kernel,
@@ -59,19 +59,19 @@ static uint64_t blocks_for(uint64_t n)
     return (n + ER_KERNEL_THREADS - 1) / ER_KERNEL_THREADS;
 }
 
-int er_gpu_each(struct er_gpu *gpu, enum er_kernel kernel, const struct er_kernel_op_args *a,
+int er_gpu_each(struct er_gpu_engine *gpu, enum er_kernel kernel, const struct er_kernel_op_args *a,
                 struct er_error *err)
 {
     return er_gpu_launch(gpu, kernel, a, sizeof(*a), blocks_for(a->n), err);
 }
 
-int er_gpu_rows(struct er_gpu *gpu, enum er_kernel kernel, const struct er_kernel_op_args *a,
+int er_gpu_rows(struct er_gpu_engine *gpu, enum er_kernel kernel, const struct er_kernel_op_args *a,
                 uint64_t rows, struct er_error *err)
 {
     return er_gpu_launch(gpu, kernel, a, sizeof(*a), rows, err);
 }
 
-int er_gpu_columns(struct er_gpu *gpu, struct er_kernel_op_args a, enum er_columns what,
+int er_gpu_columns(struct er_gpu_engine *gpu, struct er_kernel_op_args a, enum er_columns what,
                    struct er_error *err)
 {
     a.flag = (uint32_t)what;
@@ -80,8 +80,8 @@ int er_gpu_columns(struct er_gpu *gpu, struct er_kernel_op_args a, enum er_colum
     return er_gpu_rows(gpu, ER_KERNEL_columns, &a, (a.cols + 31) / 32, err);
 }
 
-int er_gpu_matmul(struct er_gpu *gpu, const struct er_matmul *p, const struct er_matmul_run *run,
-                  struct er_error *err)
+int er_gpu_matmul(struct er_gpu_engine *gpu, const struct er_matmul *p,
+                  const struct er_matmul_run *run, struct er_error *err)
 {
     const struct er_matmul_run one = {.times = 1};
     const struct er_matmul_run *r = run ? run : &one;
@@ -113,7 +113,7 @@ int er_gpu_matmul(struct er_gpu *gpu, const struct er_matmul *p, const struct er
 
 /* ---- results ---- */
 
-static void deliver(struct er_gpu *gpu)
+static void deliver(struct er_gpu_engine *gpu)
 {
     for (size_t i = 0; i < gpu->results_n; i++) {
         const struct result *r = &gpu->results[i];
@@ -133,7 +133,7 @@ static void deliver(struct er_gpu *gpu)
 
 static int wait_gpu(struct er_engine *engine, struct er_error *err)
 {
-    struct er_gpu *gpu = gpu_of(engine);
+    struct er_gpu_engine *gpu = gpu_of(engine);
     int rc = er_stream_copy(engine->stream, gpu->slots_got, gpu->slots,
                             gpu->slots_n * sizeof(*gpu->slots), ER_COPY_TO_HOST, err);
 
@@ -144,8 +144,14 @@ static int wait_gpu(struct er_engine *engine, struct er_error *err)
     return rc;
 }
 
+/* The slots stay taken until the next wait: kernels may be on their way to them. */
+static void forget_gpu(struct er_engine *engine)
+{
+    gpu_of(engine)->results_n = 0;
+}
+
 /* Room for `n` slots and their result. */
-static int take_slots(struct er_gpu *gpu, size_t n, double **ret, struct er_error *err)
+static int take_slots(struct er_gpu_engine *gpu, size_t n, double **ret, struct er_error *err)
 {
     int rc = 0;
 
@@ -158,14 +164,14 @@ static int take_slots(struct er_gpu *gpu, size_t n, double **ret, struct er_erro
     return 0;
 }
 
-static void expect(struct er_gpu *gpu, const double *slots, size_t n, double *into,
+static void expect(struct er_gpu_engine *gpu, const double *slots, size_t n, double *into,
                    uint64_t *into_count)
 {
     gpu->results[gpu->results_n++] =
         (struct result){into, into_count, (size_t)(slots - gpu->slots), n};
 }
 
-int er_gpu_result(struct er_gpu *gpu, double *into, double **ret_place, struct er_error *err)
+int er_gpu_result(struct er_gpu_engine *gpu, double *into, double **ret_place, struct er_error *err)
 {
     int rc = take_slots(gpu, 1, ret_place, err);
 
@@ -174,8 +180,8 @@ int er_gpu_result(struct er_gpu *gpu, double *into, double **ret_place, struct e
     return rc;
 }
 
-static int measure(struct er_gpu *gpu, const float *x, size_t n, double *into, uint64_t *into_count,
-                   struct er_error *err)
+static int measure(struct er_gpu_engine *gpu, const float *x, size_t n, double *into,
+                   uint64_t *into_count, struct er_error *err)
 {
     size_t blocks = (n + SUM_PER_BLOCK - 1) / SUM_PER_BLOCK;
     double *slots = NULL;
@@ -258,8 +264,9 @@ static int fill_gpu(struct er_engine *engine, float *at, float value, size_t n,
 
 /* ---- optimizers ---- */
 
-static int apply_sgd(struct er_gpu *gpu, const struct er_optim *o, const struct er_optim_view *view,
-                     double lr, double scale, struct er_error *err)
+static int apply_sgd(struct er_gpu_engine *gpu, const struct er_optim *o,
+                     const struct er_optim_view *view, double lr, double scale,
+                     struct er_error *err)
 {
     const struct er_kernel_sgd_args a = {.p = view->value,
                                          .m = view->state[0],
@@ -364,7 +371,7 @@ static int get_gpu(struct er_engine *engine, void *to, const void *from, size_t 
 
 static void close_gpu(struct er_engine *engine)
 {
-    struct er_gpu *gpu = gpu_of(engine);
+    struct er_gpu_engine *gpu = gpu_of(engine);
     struct er_device *device = engine->device;
 
     if (engine->stream)
@@ -391,6 +398,7 @@ static const struct er_engine_ops ops = {
     .norm2 = norm2_gpu,
     .count_bad = count_bad_gpu,
     .wait = wait_gpu,
+    .forget = forget_gpu,
     .alloc = alloc_gpu,
     .free = free_gpu,
     .put = put_gpu,
@@ -400,7 +408,8 @@ static const struct er_engine_ops ops = {
 
 /* ---- opening ---- */
 
-static int open_parts(struct er_gpu *gpu, const struct er_device_opts *opts, struct er_error *err)
+static int open_parts(struct er_gpu_engine *gpu, const struct er_device_opts *opts,
+                      struct er_error *err)
 {
     struct er_engine *engine = &gpu->engine;
     const size_t slots_bytes = SLOTS_MAX * sizeof(*gpu->slots);
@@ -430,7 +439,7 @@ ER_CLEANUP_FOR(er_engine_close, struct er_engine)
 int er_engine_gpu_open(struct er_engine **ret, const struct er_device_opts *opts,
                        struct er_error *err)
 {
-    struct er_gpu *gpu = calloc(1, sizeof(*gpu));
+    struct er_gpu_engine *gpu = calloc(1, sizeof(*gpu));
     ER_CLEANUP(er_engine_close_cleanup) struct er_engine *engine = NULL;
     const struct er_device_info *info;
     int version, rc;

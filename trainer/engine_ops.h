@@ -28,6 +28,8 @@ struct er_engine_ops {
     int (*count_bad)(struct er_engine *engine, const float *x, size_t n, uint64_t *into,
                      struct er_error *err);
     int (*wait)(struct er_engine *engine, struct er_error *err);
+    /* What was promised and has not come is not wanted any more: its places may be gone. */
+    void (*forget)(struct er_engine *engine);
     int (*alloc)(struct er_engine *engine, size_t bytes, void **ret, struct er_error *err);
     void (*free)(struct er_engine *engine, void *memory);
     int (*put)(struct er_engine *engine, void *to, const void *from, size_t bytes,

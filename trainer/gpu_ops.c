@@ -4,7 +4,7 @@
 
 /* ---- element by element ---- */
 
-static int relu(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int relu(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_kernel_op_args a = {
         .y = node->out->value, .x = node->in[0]->value, .n = node->out->count};
@@ -12,7 +12,8 @@ static int relu(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
     return er_gpu_each(gpu, ER_KERNEL_relu, &a, err);
 }
 
-static int relu_back(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int relu_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                     struct er_error *err)
 {
     const struct er_kernel_op_args a = {.y = node->in[0]->grad,
                                         .x = node->out->value,
@@ -23,7 +24,7 @@ static int relu_back(struct er_gpu *gpu, struct er_node *node, float beta, struc
     return er_gpu_each(gpu, ER_KERNEL_relu_back, &a, err);
 }
 
-static int gelu(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int gelu(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_kernel_op_args a = {
         .y = node->out->value, .x = node->in[0]->value, .n = node->out->count};
@@ -31,7 +32,8 @@ static int gelu(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
     return er_gpu_each(gpu, ER_KERNEL_gelu, &a, err);
 }
 
-static int gelu_back(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int gelu_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                     struct er_error *err)
 {
     const struct er_kernel_op_args a = {.y = node->in[0]->grad,
                                         .x = node->in[0]->value,
@@ -43,7 +45,8 @@ static int gelu_back(struct er_gpu *gpu, struct er_node *node, float beta, struc
 }
 
 /* The gradient goes on as it is. */
-static int pass_on(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int pass_on(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                   struct er_error *err)
 {
     const struct er_kernel_op_args a = {
         .y = node->in[0]->grad, .d = node->out->grad, .n = node->out->count, .beta = beta};
@@ -51,7 +54,7 @@ static int pass_on(struct er_gpu *gpu, struct er_node *node, float beta, struct 
     return er_gpu_each(gpu, ER_KERNEL_accumulate, &a, err);
 }
 
-static int reshape(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int reshape(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_kernel_op_args a = {
         .y = node->out->value, .d = node->in[0]->value, .n = node->out->count};
@@ -71,14 +74,15 @@ static struct er_kernel_op_args pair(const struct er_node *node)
                                       .cols = node->in[1]->count};
 }
 
-static int add(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int add(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_kernel_op_args a = pair(node);
 
     return er_gpu_each(gpu, ER_KERNEL_add, &a, err);
 }
 
-static int add_back_y(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int add_back_y(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                      struct er_error *err)
 {
     struct er_kernel_op_args a = pair(node);
 
@@ -87,14 +91,15 @@ static int add_back_y(struct er_gpu *gpu, struct er_node *node, float beta, stru
     return er_gpu_columns(gpu, a, ER_COLUMNS_D, err);
 }
 
-static int mul(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int mul(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_kernel_op_args a = pair(node);
 
     return er_gpu_each(gpu, ER_KERNEL_mul, &a, err);
 }
 
-static int mul_back_x(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int mul_back_x(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                      struct er_error *err)
 {
     struct er_kernel_op_args a = pair(node);
 
@@ -103,7 +108,8 @@ static int mul_back_x(struct er_gpu *gpu, struct er_node *node, float beta, stru
     return er_gpu_each(gpu, ER_KERNEL_mul_back, &a, err);
 }
 
-static int mul_back_y(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int mul_back_y(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                      struct er_error *err)
 {
     struct er_kernel_op_args a = pair(node);
 
@@ -128,7 +134,7 @@ static struct er_kernel_op_args dropout_args(const struct er_node *node)
                                       .flag = er_dropout_threshold(&attr->dropout)};
 }
 
-static int dropout(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int dropout(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_attr_dropout *attr = node->attr;
     size_t bytes = node->in[0]->shape.dim[0] * sizeof(*attr->dropout.samples);
@@ -143,7 +149,8 @@ static int dropout(struct er_gpu *gpu, struct er_node *node, struct er_error *er
     return er_gpu_each(gpu, ER_KERNEL_dropout, &a, err);
 }
 
-static int dropout_back(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int dropout_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                        struct er_error *err)
 {
     struct er_kernel_op_args a = dropout_args(node);
 
@@ -155,8 +162,8 @@ static int dropout_back(struct er_gpu *gpu, struct er_node *node, float beta, st
 
 /* ---- transposition ---- */
 
-static int walk(struct er_gpu *gpu, const struct er_node *node, enum er_kernel kernel, float *y,
-                const float *x, float beta, struct er_error *err)
+static int walk(struct er_gpu_engine *gpu, const struct er_node *node, enum er_kernel kernel,
+                float *y, const float *x, float beta, struct er_error *err)
 {
     const struct er_walk w = er_transpose_walk(node);
     struct er_kernel_walk_args a = {.y = y, .x = x, .n = node->out->count, .beta = beta};
@@ -169,12 +176,12 @@ static int walk(struct er_gpu *gpu, const struct er_node *node, enum er_kernel k
                          (a.n + ER_KERNEL_THREADS - 1) / ER_KERNEL_THREADS, err);
 }
 
-static int transpose(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int transpose(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     return walk(gpu, node, ER_KERNEL_transpose, node->out->value, node->in[0]->value, 0.0f, err);
 }
 
-static int transpose_back(struct er_gpu *gpu, struct er_node *node, float beta,
+static int transpose_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
                           struct er_error *err)
 {
     return walk(gpu, node, ER_KERNEL_transpose_back, node->in[0]->grad, node->out->grad, beta, err);
@@ -182,7 +189,7 @@ static int transpose_back(struct er_gpu *gpu, struct er_node *node, float beta,
 
 /* ---- matrix products ---- */
 
-static int linear(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int linear(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_tensor *b = node->in[2];
     const struct er_kernel_op_args bias = {.y = node->out->value,
@@ -195,21 +202,24 @@ static int linear(struct er_gpu *gpu, struct er_node *node, struct er_error *err
     return rc ? rc : er_gpu_matmul(gpu, &product, NULL, err);
 }
 
-static int linear_back_x(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int linear_back_x(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                         struct er_error *err)
 {
     const struct er_matmul product = er_linear_product(node, ER_PRODUCT_BACK_0, beta);
 
     return er_gpu_matmul(gpu, &product, NULL, err);
 }
 
-static int linear_back_w(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int linear_back_w(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                         struct er_error *err)
 {
     const struct er_matmul product = er_linear_product(node, ER_PRODUCT_BACK_1, beta);
 
     return er_gpu_matmul(gpu, &product, NULL, err);
 }
 
-static int linear_back_b(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int linear_back_b(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                         struct er_error *err)
 {
     const struct er_kernel_op_args a = {.y = node->in[2]->grad,
                                         .d = node->out->grad,
@@ -220,7 +230,7 @@ static int linear_back_b(struct er_gpu *gpu, struct er_node *node, float beta, s
     return er_gpu_columns(gpu, a, ER_COLUMNS_D, err);
 }
 
-static int multiply(struct er_gpu *gpu, const struct er_node *node, enum er_product which,
+static int multiply(struct er_gpu_engine *gpu, const struct er_node *node, enum er_product which,
                     float beta, struct er_error *err)
 {
     struct er_matmul_run run;
@@ -229,17 +239,19 @@ static int multiply(struct er_gpu *gpu, const struct er_node *node, enum er_prod
     return er_gpu_matmul(gpu, &product, &run, err);
 }
 
-static int matmul(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int matmul(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     return multiply(gpu, node, ER_PRODUCT_FORWARD, 0.0f, err);
 }
 
-static int matmul_back_a(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int matmul_back_a(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                         struct er_error *err)
 {
     return multiply(gpu, node, ER_PRODUCT_BACK_0, beta, err);
 }
 
-static int matmul_back_b(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int matmul_back_b(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                         struct er_error *err)
 {
     return multiply(gpu, node, ER_PRODUCT_BACK_1, beta, err);
 }

@@ -42,7 +42,7 @@ static size_t norm_saved(const struct er_node *node)
     return 2 * er_op_rows(node->in[X]);
 }
 
-static int norm(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int norm(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     struct er_kernel_op_args a = norm_args(node);
 
@@ -51,7 +51,8 @@ static int norm(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
     return er_gpu_rows(gpu, ER_KERNEL_norm, &a, a.rows, err);
 }
 
-static int norm_back_x(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int norm_back_x(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                       struct er_error *err)
 {
     struct er_kernel_op_args a = norm_args(node);
 
@@ -62,8 +63,8 @@ static int norm_back_x(struct er_gpu *gpu, struct er_node *node, float beta, str
 }
 
 /* dw or db: over samples and positions of each channel. */
-static int norm_back_channels(struct er_gpu *gpu, struct er_node *node, size_t input, float beta,
-                              struct er_error *err)
+static int norm_back_channels(struct er_gpu_engine *gpu, struct er_node *node, size_t input,
+                              float beta, struct er_error *err)
 {
     struct er_kernel_op_args a = norm_args(node);
 
@@ -75,12 +76,14 @@ static int norm_back_channels(struct er_gpu *gpu, struct er_node *node, size_t i
     return er_gpu_columns(gpu, a, input == W ? ER_COLUMNS_CENTRED : ER_COLUMNS_D, err);
 }
 
-static int norm_back_w(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int norm_back_w(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                       struct er_error *err)
 {
     return norm_back_channels(gpu, node, W, beta, err);
 }
 
-static int norm_back_b(struct er_gpu *gpu, struct er_node *node, float beta, struct er_error *err)
+static int norm_back_b(struct er_gpu_engine *gpu, struct er_node *node, float beta,
+                       struct er_error *err)
 {
     return norm_back_channels(gpu, node, B, beta, err);
 }
@@ -99,7 +102,7 @@ static size_t embedding_saved(const struct er_node *node)
     return 0;
 }
 
-static int embedding(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int embedding(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_attr_embedding *attr = node->attr;
     size_t n = er_op_rows(node->out);
@@ -133,7 +136,7 @@ static size_t make_segments(const int32_t *ids, const uint32_t *sorted, size_t n
     return segments;
 }
 
-static int embedding_back(struct er_gpu *gpu, struct er_node *node, float beta,
+static int embedding_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
                           struct er_error *err)
 {
     const struct er_attr_embedding *attr = node->attr;
@@ -191,7 +194,7 @@ static size_t attention_saved(const struct er_node *node)
 }
 
 /* s (T, T) = a b^T for each head: a, b (T, D) of strides lda and 3 C. */
-static int scores(struct er_gpu *gpu, const struct heads *h, const float *a, size_t lda,
+static int scores(struct er_gpu_engine *gpu, const struct heads *h, const float *a, size_t lda,
                   const float *b, float *s, struct er_error *err)
 {
     const struct er_matmul product = {.m = h->t,
@@ -209,7 +212,7 @@ static int scores(struct er_gpu *gpu, const struct heads *h, const float *a, siz
 }
 
 /* c (T, D) = beta c + s (T, T) or its transpose times b (T, D), for each head. */
-static int weigh(struct er_gpu *gpu, const struct heads *h, const float *s, bool transposed,
+static int weigh(struct er_gpu_engine *gpu, const struct heads *h, const float *s, bool transposed,
                  const float *b, size_t ldb, float *c, size_t ldc, float beta, struct er_error *err)
 {
     const struct er_matmul product = {.m = h->t,
@@ -227,7 +230,7 @@ static int weigh(struct er_gpu *gpu, const struct heads *h, const float *s, bool
     return er_gpu_matmul(gpu, &product, &run, err);
 }
 
-static int attention(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int attention(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct heads h = heads_of(node);
     const size_t square = h.heads * h.t * h.t, stride = 3 * h.width;
@@ -250,8 +253,9 @@ static int attention(struct er_gpu *gpu, struct er_node *node, struct er_error *
 }
 
 /* One sample, `ds` for its scores. */
-static int attention_back_one(struct er_gpu *gpu, const struct er_node *node, const struct heads *h,
-                              size_t sample, float *ds, float beta, struct er_error *err)
+static int attention_back_one(struct er_gpu_engine *gpu, const struct er_node *node,
+                              const struct heads *h, size_t sample, float *ds, float beta,
+                              struct er_error *err)
 {
     const size_t stride = 3 * h->width, at = sample * h->t;
     const float *q = node->in[0]->value + at * stride, *dout = node->out->grad + at * h->width;
@@ -270,7 +274,7 @@ static int attention_back_one(struct er_gpu *gpu, const struct er_node *node, co
     return rc ? rc : weigh(gpu, h, ds, false, q + h->width, stride, dq, stride, beta, err);
 }
 
-static int attention_back(struct er_gpu *gpu, struct er_node *node, float beta,
+static int attention_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
                           struct er_error *err)
 {
     const struct heads h = heads_of(node);
@@ -305,7 +309,7 @@ static int upload_labels(struct er_node *node, size_t rows, size_t *ret_count, s
     return er_tape_upload(node->tape, labels, rows * sizeof(*labels), &node->side, err);
 }
 
-static int cross_entropy(struct er_gpu *gpu, struct er_node *node, struct er_error *err)
+static int cross_entropy(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_attr_cross_entropy *attr = node->attr;
     struct er_kernel_op_args a = {.x = node->in[0]->value,
@@ -340,7 +344,7 @@ static int cross_entropy(struct er_gpu *gpu, struct er_node *node, struct er_err
     return rc;
 }
 
-static int cross_entropy_back(struct er_gpu *gpu, struct er_node *node, float beta,
+static int cross_entropy_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
                               struct er_error *err)
 {
     const struct er_kernel_op_args a = {.y = node->in[0]->grad,

@@ -91,6 +91,7 @@ void er_tape_free(struct er_tape *tape)
 {
     if (!tape)
         return;
+    tape->engine->ops->forget(tape->engine);
     er_engine_wait(tape->engine, NULL); /* it may be at work on what goes now */
     if (tape->data != tape->arena)
         er_arena_free(tape->data);
@@ -135,8 +136,10 @@ void er_tape_renew(struct er_tape *tape, bool on)
 /* What is on its way must have arrived before its memory is used again. */
 static int begin_staged(struct er_tape *tape, struct er_error *err)
 {
-    int rc = er_engine_wait(tape->engine, err);
+    int rc;
 
+    tape->engine->ops->forget(tape->engine);
+    rc = er_engine_wait(tape->engine, err);
     if (rc == 0)
         rc = er_arena_reset(tape->staging, err);
     if (rc == 0)

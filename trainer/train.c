@@ -98,7 +98,8 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
     told.save_first = er_notice_saves(train->ctx);
     er_train_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
                               told, er_now_us());
-    er_train_policy_fill_saving(vote, !train->ckpt || er_ckpt_local_done(train->ckpt));
+    er_train_policy_fill_saving(vote, !train->ckpt ||
+                                          (!train->snapshot && er_ckpt_local_done(train->ckpt)));
     rc = reduce(train, vote, err);
     if (train->ddp && er_ddp_reduced(train->ddp))
         train->held.grads_of = train->applied + 1;
@@ -108,7 +109,7 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
 int er_train_apply(struct er_train *train, const struct er_vote *vote, struct er_error *err)
 {
     uint64_t step = train->applied + 1;
-    int rc = train->ckpt ? er_ckpt_before_apply(train->ckpt, err) : 0;
+    int rc = train->ckpt ? er_train_save_copied(train, err) : 0;
 
     if (rc < 0)
         return rc;

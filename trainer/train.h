@@ -125,6 +125,11 @@ struct er_train_opts {
      * the same: the parameters are spoilt. The same on all ranks, else ER_E_MISMATCH. */
     enum er_train_nonfinite nonfinite;
     uint32_t nonfinite_max;
+    /* Who computes: parameters, gradients and optimizer states, all of `state`, are in its memory.
+     * NULL: the CPU. A GPU's reduces over NCCL (comm.backend AUTO or NCCL); the loop has a copy of
+     * the state in pinned memory for checkpoints. DDP alone: `shard` and plan.shards are
+     * ER_E_UNSUPPORTED. er_engine_apply() is its optimizer. */
+    struct er_engine *engine;
     struct er_comm_opts comm;
     struct er_ddp_opts ddp;
     /* Rank 0's lines, or NULL; `user` is er_train_run()'s. er_train_log_stdout() and

@@ -7,6 +7,7 @@
  *   train_recover.c  where a generation begins: what survivors hold, else a checkpoint
  *   train_save.c   writing a checkpoint and telling the job
  *   train_clock.c  where the time of steps goes
+ *   train_device.c   a GPU's state: its copy on the host
  *   train_log.c    lines for the program; train_text.c what they look like
  */
 #include "trainer/fsdp.h"
@@ -42,7 +43,9 @@ struct er_train {
     const struct er_train_ops *ops;
     void *user;
     const struct er_train_opts *opts;
-    struct er_comm *comm;
+    struct er_engine *engine;
+    struct er_comm *comm;      /* of host memory: everything but gradients */
+    struct er_comm *wire;      /* of gradients: the same, or a GPU's */
     struct er_ddp *ddp;        /* NULL: fsdp */
     struct er_fsdp *fsdp;      /* the program's; NULL: ddp */
     const char *layout;        /* of the reducer, which owns it */
@@ -52,8 +55,10 @@ struct er_train {
     bool rejoins; /* this process can live on in another generation */
     bool leaving; /* the last one ended at a boundary that all agreed on */
     int rank, size;
-    const struct er_slice *state; /* the program's */
+    const struct er_slice *state; /* the program's, or its copy on the host */
     size_t state_n;
+    uint64_t snapshot; /* step whose state is on its way to the host, to be saved; 0: none */
+    struct er_train_mirror *mirror; /* NULL: the program's state is on the host */
     uint64_t epoch_steps, total_steps, applied;
     uint64_t began; /* `applied` when this generation began */
     struct er_train_held held;
@@ -85,12 +90,28 @@ int er_train_apply(struct er_train *train, const struct er_vote *vote, struct er
 /* The replicated slices of the state as parts; freed by the caller. -ENOMEM. */
 int er_train_parts(const struct er_train *train, struct er_sync_part **ret, size_t *ret_n,
                    struct er_error *err);
+/* Communicators of gradients, where they are not in host memory; once `comm` is ready. */
+int er_train_open_wire(struct er_train *train, struct er_error *err);
+/* The copy on the host of a state that is not: `train->state` becomes the copy. Nothing to do, and
+ * 0 from all of these, where it is. */
+int er_train_mirror_open(struct er_train *train, struct er_error *err);
+void er_train_mirror_close(struct er_train *train);
+/* The whole state to the host, or back from there; they wait. */
+int er_train_pull(struct er_train *train, struct er_error *err);
+int er_train_push(struct er_train *train, struct er_error *err);
+/* Begins to bring the state to the host beside the next step; until it is there. */
+int er_train_pull_begin(struct er_train *train, struct er_error *err);
+int er_train_pull_end(struct er_train *train, struct er_error *err);
 /* Also ends the communicator, so that no peer waits for this rank. */
 void er_train_close(struct er_train *train);
 
 /* Collective: begins to write `applied`, or writes it where the run ends here or waits for its
  * checkpoints. Negative: the run ends here. */
 int er_train_save(struct er_train *train, enum er_train_ending ending, struct er_error *err);
+
+/* Collective, before the state changes: a checkpoint whose state is on its way to the host begins
+ * to be written, else its copy is waited for. */
+int er_train_save_copied(struct er_train *train, struct er_error *err);
 
 /* Collective, when all ranks are done with their part of the checkpoint in flight. */
 int er_train_save_advance(struct er_train *train, struct er_error *err);

@@ -89,7 +89,11 @@ static int bring_together(struct recovery *r, struct er_error *err)
         return rc;
     if (r->steps[train->rank].action == ER_RESUME_FETCH)
         train->held.state = false; /* until it is whole */
-    rc = er_sync_moves(train->comm, parts, n, r->moves, r->moves_n, err);
+    rc = er_train_pull(train, err);
+    if (rc == 0)
+        rc = er_sync_moves(train->comm, parts, n, r->moves, r->moves_n, err);
+    if (rc == 0)
+        rc = er_train_push(train, err);
     return rc < 0 ? er_error_wrap(err, rc, "state of step %lu", (unsigned long)r->plan.applied) : 0;
 }
 

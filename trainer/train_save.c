@@ -101,8 +101,11 @@ int er_train_save_finish(struct er_train *train, struct er_error *err)
     struct er_error why = ER_ERROR_INIT;
     int rc;
 
-    if (!train->ckpt || !er_ckpt_in_flight(train->ckpt))
+    if (!train->ckpt)
         return 0;
+    rc = train->snapshot ? er_train_save_copied(train, err) : 0;
+    if (rc < 0 || !er_ckpt_in_flight(train->ckpt))
+        return rc;
     rc = er_ckpt_finish(train->ckpt, &why);
     return conclude(train, train->policy.flight_step, rc, &why, ER_GO_ON, err);
 }
@@ -114,17 +117,41 @@ static int save_now(struct er_train *train, const struct er_meta *meta, enum er_
     struct er_error why = ER_ERROR_INIT;
     int rc = er_train_save_finish(train, err);
 
+    if (rc == 0)
+        rc = er_train_pull(train, err);
     if (rc < 0)
         return rc;
     rc = er_ckpt_save(train->ckpt, train->state, train->state_n, meta, &why);
     return conclude(train, train->applied, rc, &why, ending, err);
 }
 
+/* From a GPU: to the host first, beside the next step, at whose end er_train_save_copied() goes on.
+ * The copy of the checkpoint before must be through with that memory. */
+static int begin_pull(struct er_train *train, struct er_error *err)
+{
+    int rc;
+
+    if (er_ckpt_in_flight(train->ckpt)) {
+        train->policy.owed = true;
+        return 0;
+    }
+    rc = er_train_pull_begin(train, err);
+    if (rc < 0)
+        return rc;
+    train->snapshot = train->applied;
+    er_train_policy_begun(&train->policy, train->applied, er_now_us());
+    return 0;
+}
+
 /* Copies the state beside the next step. */
 static int begin(struct er_train *train, const struct er_meta *meta, struct er_error *err)
 {
     struct er_error why = ER_ERROR_INIT;
-    int rc = er_ckpt_begin(train->ckpt, train->state, train->state_n, meta, &why);
+    int rc;
+
+    if (train->mirror && !train->snapshot)
+        return begin_pull(train, err);
+    rc = er_ckpt_begin(train->ckpt, train->state, train->state_n, meta, &why);
 
     if (rc == ER_CKPT_BUSY) {
         train->policy.owed = true;
@@ -134,6 +161,23 @@ static int begin(struct er_train *train, const struct er_meta *meta, struct er_e
         return conclude(train, train->applied, rc, &why, ER_GO_ON, err);
     er_train_policy_begun(&train->policy, train->applied, er_now_us());
     return 0;
+}
+
+/* What was there when the copy began is still there: the state changes after this. */
+int er_train_save_copied(struct er_train *train, struct er_error *err)
+{
+    struct er_meta meta;
+    int rc;
+
+    if (!train->snapshot)
+        return er_ckpt_before_apply(train->ckpt, err);
+    rc = er_train_pull_end(train, err);
+    if (rc < 0)
+        return rc;
+    meta = describe(train);
+    rc = begin(train, &meta, err);
+    train->snapshot = 0;
+    return rc;
 }
 
 int er_train_save(struct er_train *train, enum er_train_ending ending, struct er_error *err)

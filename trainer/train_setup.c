@@ -12,6 +12,7 @@
 #include "base/parse.h"
 #include "ckpt/folder.h"
 #include "ckpt/slices.h"
+#include "trainer/engine_ops.h"
 #include "trainer/numerics.h"
 #include "trainer/sync.h"
 #include "trainer/train_internal.h"
@@ -185,7 +186,11 @@ static int open_reducer(struct er_train *train, struct er_error *err)
     train->ops->spans(train->user, &spans, &spans_n);
     if (train->opts->nonfinite != ER_NONFINITE_STOP && opts.dtype == ER_F32)
         opts.count_nonfinite = true; /* else parameters are spoilt before a loss tells */
-    rc = er_ddp_open(&train->ddp, train->comm, spans, spans_n, &opts, err);
+    opts.engine = train->engine;
+    opts.control = train->comm;
+    rc = er_train_open_wire(train, err);
+    if (rc == 0)
+        rc = er_ddp_open(&train->ddp, train->wire, spans, spans_n, &opts, err);
     if (rc == 0)
         rc = er_ddp_check(train->ddp, err);
     if (rc < 0)
@@ -196,20 +201,44 @@ static int open_reducer(struct er_train *train, struct er_error *err)
 
 int er_train_open_comm(struct er_train *train, struct er_error *err)
 {
+    struct er_comm_opts comm = train->opts->comm;
     int rc = check_options(train, err);
 
+    train->engine = train->opts->engine ? train->opts->engine : er_engine_cpu();
+    if (train->engine->device) { /* NCCL is for the gradients: er_train_open_wire() */
+        comm.backend = ER_COMM_AUTO;
+        comm.name = "control";
+        comm.shrink_from = NULL;
+    }
     if (rc == 0)
         rc = choose_saving(train, err);
     if (rc < 0)
         return rc;
     er_progress(train->ctx, ER_PHASE_STARTUP, train->applied);
-    rc = er_comm_open(&train->comm, train->ctx, &train->opts->comm, err);
+    rc = er_comm_open(&train->comm, train->ctx, &comm, err);
     if (rc == 0)
         rc = er_comm_wait_ready(train->comm, err);
     if (rc < 0)
         return er_error_wrap(err, rc, "communicator");
     train->rank = er_comm_rank(train->comm);
     train->size = er_comm_size(train->comm);
+    return 0;
+}
+
+/* What a GPU does not do yet. */
+static int check_engine(const struct er_train *train, struct er_error *err)
+{
+    const struct er_train_opts *opts = train->opts;
+
+    if (!opts->engine || !opts->engine->device)
+        return 0;
+    if (train->ops->shard)
+        return er_error_set(err, ER_E_UNSUPPORTED, "FSDP is not offered on a GPU, only DDP");
+    if (opts->plan.shards > 0 || opts->ddp.dtype != ER_F32)
+        return er_error_set(err, ER_E_UNSUPPORTED, "exact mode is not offered on a GPU");
+    if (opts->comm.backend != ER_COMM_AUTO && opts->comm.backend != ER_COMM_NCCL)
+        return er_error_set(err, ER_E_USAGE,
+                            "gradients in a GPU's memory need a communicator of backend nccl");
     return 0;
 }
 
@@ -221,7 +250,9 @@ int er_train_open(struct er_train *train, struct er_error *err)
     if (!ops->apply || !ops->state || !ops->spans == !ops->shard)
         return er_error_set(err, ER_E_USAGE,
                             "grads, apply, state, and one of spans and shard must be given");
-    rc = er_train_open_comm(train, err);
+    rc = check_engine(train, err);
+    if (rc == 0)
+        rc = er_train_open_comm(train, err);
     if (rc == 0)
         rc = check_exact(train, err);
     if (rc == 0)
@@ -231,14 +262,23 @@ int er_train_open(struct er_train *train, struct er_error *err)
     if (rc < 0)
         return rc;
     ops->state(train->user, &train->state, &train->state_n);
-    return er_train_open_checkpoints(train, err);
+    rc = er_train_mirror_open(train, err);
+    return rc ? rc : er_train_open_checkpoints(train, err);
 }
 
 void er_train_close(struct er_train *train)
 {
+    struct er_comm *comms[] = {train->comm, train->wire};
+    bool apart = train->wire != train->comm;
+
     er_ckpt_close(train->ckpt);
     er_ddp_close(train->ddp);
-    er_comm_abort(train->comm);
+    er_comm_abort_all(comms, apart ? 2 : 1);
+    if (train->engine) /* only now: what waits for a peer would wait for ever */
+        er_engine_wait(train->engine, NULL);
+    er_train_mirror_close(train);
+    train->wire = NULL;
+    train->snapshot = 0;
     train->ckpt = NULL;
     train->ddp = NULL;
     train->comm = NULL;
@@ -321,6 +361,8 @@ static int load_newest(struct er_train *train, struct er_error *err)
     er_progress(train->ctx, ER_PHASE_CHECKPOINT, 0);
     rc = er_ckpt_load(train->ckpt, train->state, train->state_n, meta, note_skipped, &skipped, err);
     if (rc == 0)
+        rc = er_train_push(train, err);
+    if (rc == 0)
         rc = begin_from(train, meta, er_buf_str(&skipped.json), err);
     er_buf_done(&skipped.json);
     return rc;
@@ -355,7 +397,11 @@ static int share_state(struct er_train *train, struct er_error *err)
     int rc = er_train_parts(train, &parts, &n, err);
 
     if (rc == 0)
+        rc = er_train_pull(train, err);
+    if (rc == 0)
         rc = er_sync_parts(train->comm, parts, n, err);
+    if (rc == 0)
+        rc = er_train_push(train, err);
     return rc < 0 ? er_error_wrap(err, rc, "initial state") : 0;
 }
 
