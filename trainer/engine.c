@@ -39,6 +39,15 @@ const char *er_engine_describe(const struct er_engine *engine)
     return engine->describe;
 }
 
+int er_engine_products(struct er_engine *engine, enum er_dtype type, struct er_error *err)
+{
+    if (type == ER_F32 || type == ER_BF16)
+        return engine->ops->products(engine, type, err);
+    return er_error_set(err, ER_E_UNSUPPORTED,
+                        "matrix products of %s: float32 and bfloat16 are offered",
+                        er_dtype_name(type));
+}
+
 int er_engine_alloc(struct er_engine *engine, size_t bytes, void **ret, struct er_error *err)
 {
     return engine->ops->alloc(engine, bytes, ret, err);

@@ -17,7 +17,7 @@
  *
  * One thread per engine: the one that opened it.
  */
-#include "runtime/device.h"
+#include "runtime/comm.h"
 #include "trainer/optim.h"
 
 #ifdef __cplusplus
@@ -40,6 +40,13 @@ ER_API struct er_device *er_engine_device(const struct er_engine *engine);
 ER_API struct er_stream *er_engine_stream(const struct er_engine *engine);
 /* "cpu", or the GPU's name and cuBLAS's version. Owned by the engine. */
 ER_API const char *er_engine_describe(const struct er_engine *engine);
+
+/* What matrix products (linear, matmul, attention) take their two inputs as: ER_F32, or ER_BF16: each
+ * input is rounded to bfloat16, to nearest even, and sums are made in float32. That is mixed
+ * precision: parameters (the master weights), values, gradients and optimizer states stay float32,
+ * and bfloat16 has float32's range, so no loss is scaled. The same on all ranks. Not in a step; the
+ * next step may allocate. ER_E_UNSUPPORTED: another type, or the CPU. */
+ER_API int er_engine_products(struct er_engine *engine, enum er_dtype type, struct er_error *err);
 
 /* Memory where the engine computes, 0 everywhere, aligned to 64 bytes and more. Not in a step. */
 ER_API int er_engine_alloc(struct er_engine *engine, size_t bytes, void **ret,

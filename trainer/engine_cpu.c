@@ -60,6 +60,13 @@ static int count_bad_cpu(struct er_engine *engine, const float *x, size_t n, uin
     return 0;
 }
 
+static int products_cpu(struct er_engine *engine, enum er_dtype type, struct er_error *err)
+{
+    return type == ER_F32 ? 0
+                          : er_error_set(err, ER_E_UNSUPPORTED,
+                                         "matrix products of bfloat16 are offered on a GPU only");
+}
+
 static int wait_cpu(struct er_engine *engine, struct er_error *err)
 {
     return 0;
@@ -103,6 +110,7 @@ const struct er_engine_ops er_engine_cpu_ops = {
     .apply = apply_cpu,
     .norm2 = norm2_cpu,
     .count_bad = count_bad_cpu,
+    .products = products_cpu,
     .wait = wait_cpu,
     .forget = forget_cpu,
     .alloc = alloc_cpu,

@@ -32,6 +32,9 @@ struct er_gpu_engine {
     struct result results[RESULTS_MAX];
     size_t results_n;
     unsigned blocks_max;
+    enum er_dtype products;
+    uint16_t *half; /* inputs of a product as bfloat16, one behind the other */
+    size_t half_n;
 };
 
 static struct er_gpu_engine *gpu_of(struct er_engine *engine)
@@ -80,12 +83,68 @@ int er_gpu_columns(struct er_gpu_engine *gpu, struct er_kernel_op_args a, enum e
     return er_gpu_rows(gpu, ER_KERNEL_columns, &a, (a.cols + 31) / 32, err);
 }
 
+/* Room for the inputs of a product; grows until the largest has been seen. */
+static int take_half(struct er_gpu_engine *gpu, size_t n, struct er_error *err)
+{
+    void *half = NULL;
+    int rc;
+
+    if (n <= gpu->half_n)
+        return 0;
+    rc = er_stream_sync(gpu->engine.stream, err);
+    if (rc == 0)
+        rc = er_device_alloc(gpu->engine.device, ER_MEMORY_DEVICE, n * sizeof(*gpu->half), &half,
+                             err);
+    if (rc < 0)
+        return rc;
+    er_device_free(gpu->engine.device, ER_MEMORY_DEVICE, gpu->half);
+    gpu->half = half;
+    gpu->half_n = n;
+    return 0;
+}
+
+static int round_one(struct er_gpu_engine *gpu, uint16_t *to, const void *from, size_t n,
+                     struct er_error *err)
+{
+    const struct er_kernel_args a = {.y = to, .x = from, .n = n};
+
+    return er_gpu_launch(gpu, ER_KERNEL_f32_to_bf16, &a, sizeof(a), blocks_for(n), err);
+}
+
+/* From the first element to the last, gaps included: the strides stay. */
+static size_t extent(size_t rows, size_t cols, size_t ld, size_t times, size_t stride)
+{
+    return (times - 1) * stride + (rows - 1) * ld + cols;
+}
+
+static int round_inputs(struct er_gpu_engine *gpu, struct er_gemm *g, struct er_error *err)
+{
+    const size_t align = 128 / sizeof(uint16_t);
+    size_t a_n = g->transpose_a ? extent(g->k, g->m, g->lda, g->batch, g->stride_a)
+                                : extent(g->m, g->k, g->lda, g->batch, g->stride_a);
+    size_t b_n = g->transpose_b ? extent(g->n, g->k, g->ldb, g->batch, g->stride_b)
+                                : extent(g->k, g->n, g->ldb, g->batch, g->stride_b);
+    size_t b_at = (a_n + align - 1) / align * align;
+    int rc = take_half(gpu, b_at + b_n, err);
+
+    if (rc == 0)
+        rc = round_one(gpu, gpu->half, g->a, a_n, err);
+    if (rc == 0)
+        rc = round_one(gpu, gpu->half + b_at, g->b, b_n, err);
+    if (rc < 0)
+        return rc;
+    g->a = gpu->half;
+    g->b = gpu->half + b_at;
+    g->type = ER_BF16;
+    return 0;
+}
+
 int er_gpu_matmul(struct er_gpu_engine *gpu, const struct er_matmul *p,
                   const struct er_matmul_run *run, struct er_error *err)
 {
     const struct er_matmul_run one = {.times = 1};
     const struct er_matmul_run *r = run ? run : &one;
-    const struct er_gemm gemm = {.m = p->m,
+    struct er_gemm gemm = {.m = p->m,
                                  .n = p->n,
                                  .k = p->k,
                                  .batch = r->times,
@@ -108,7 +167,9 @@ int er_gpu_matmul(struct er_gpu_engine *gpu, const struct er_matmul *p,
                                  .stride_b = r->stride_b,
                                  .stride_c = r->stride_c};
 
-    return gpu->engine.device->gpu->blas->gemm(gpu->blas, &gemm, err);
+    int rc = gpu->products == ER_BF16 ? round_inputs(gpu, &gemm, err) : 0;
+
+    return rc ? rc : gpu->engine.device->gpu->blas->gemm(gpu->blas, &gemm, err);
 }
 
 /* ---- results ---- */
@@ -369,6 +430,12 @@ static int get_gpu(struct er_engine *engine, void *to, const void *from, size_t 
     return move(engine, to, from, bytes, false, err);
 }
 
+static int products_gpu(struct er_engine *engine, enum er_dtype type, struct er_error *err)
+{
+    gpu_of(engine)->products = type;
+    return 0;
+}
+
 static void close_gpu(struct er_engine *engine)
 {
     struct er_gpu_engine *gpu = gpu_of(engine);
@@ -382,6 +449,7 @@ static void close_gpu(struct er_engine *engine)
         er_device_free(device, ER_MEMORY_PINNED, gpu->bounce);
         er_device_free(device, ER_MEMORY_PINNED, gpu->slots_got);
         er_device_free(device, ER_MEMORY_DEVICE, gpu->slots);
+        er_device_free(device, ER_MEMORY_DEVICE, gpu->half);
     }
     er_stream_free(engine->stream);
     er_device_close(device);
@@ -397,6 +465,7 @@ static const struct er_engine_ops ops = {
     .apply = apply_gpu,
     .norm2 = norm2_gpu,
     .count_bad = count_bad_gpu,
+    .products = products_gpu,
     .wait = wait_gpu,
     .forget = forget_gpu,
     .alloc = alloc_gpu,

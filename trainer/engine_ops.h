@@ -27,6 +27,7 @@ struct er_engine_ops {
                  struct er_error *err);
     int (*count_bad)(struct er_engine *engine, const float *x, size_t n, uint64_t *into,
                      struct er_error *err);
+    int (*products)(struct er_engine *engine, enum er_dtype type, struct er_error *err);
     int (*wait)(struct er_engine *engine, struct er_error *err);
     /* What was promised and has not come is not wanted any more: its places may be gone. */
     void (*forget)(struct er_engine *engine);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/half.h"
 #include "tests/contract/on_gpu.h"
 #include "trainer/engine_ops.h"
 #include "trainer/matmul.h"
@@ -281,6 +282,48 @@ static void rows(void)
     compare(qkv, 1, run_attention);
 }
 
+/* ---- bfloat16 ---- */
+
+static void products_of_bfloat16_round_their_inputs(void)
+{
+    const struct er_shape linear[] = {{2, {N, C}}, {2, {WIDTH, C}}, {1, {WIDTH}}};
+    const struct er_shape qkv[] = {{3, {2, T, 3 * WIDTH}}};
+    struct er_tensor *y = NULL;
+    static float x[N * C], w[WIDTH * C];
+
+    open_both(linear, 3);
+    er_tap_check(er_engine_products(gpu.engine, ER_F16, &err) == ER_E_UNSUPPORTED);
+    er_tap_check(er_engine_products(cpu.engine, ER_BF16, &err) == ER_E_UNSUPPORTED);
+    OK(er_engine_products(gpu.engine, ER_BF16, &err));
+    for (size_t i = 0; i < N * C; i++)
+        x[i] = er_float_of_bf16(er_bf16_of_float(noise(0, i)));
+    for (size_t i = 0; i < WIDTH * C; i++)
+        w[i] = er_float_of_bf16(er_bf16_of_float(noise(1, i)));
+    OK(er_tape_begin(gpu.tape, &err));
+    OK(er_linear(gpu.tape, er_tape_param(gpu.tape, 0), er_tape_param(gpu.tape, 1), NULL, &y, &err));
+    fetch(&gpu, gpu.values, y->value, N * WIDTH);
+    OK(er_engine_put(cpu.engine, er_flat_at(&cpu.flat, ER_FLAT_VALUE, 0), x, sizeof(x), &err));
+    OK(er_engine_put(cpu.engine, er_flat_at(&cpu.flat, ER_FLAT_VALUE, 1), w, sizeof(w), &err));
+    OK(er_tape_begin(cpu.tape, &err));
+    OK(er_linear(cpu.tape, er_tape_param(cpu.tape, 0), er_tape_param(cpu.tape, 1), NULL, &y, &err));
+    er_tap_check(near(y->value, gpu.values, N * WIDTH, "value"));
+    close_side(&gpu);
+    close_side(&cpu);
+    /* forward and backward of batched products with gaps, near to those of float32 */
+    open_both(qkv, 1);
+    OK(er_engine_products(gpu.engine, ER_BF16, &err));
+    pass(&cpu, run_attention);
+    pass(&gpu, run_attention);
+    er_tap_check(fabs(cpu.sum - gpu.sum) < 1e-2 * cpu.sum && cpu.sum != gpu.sum);
+    for (size_t i = 0; i < gpu.flat.total; i++)
+        er_tap_require(fabsf(cpu.grads[i] - gpu.grads[i]) < 0.03f);
+    on_gpu_call_double("fake_cuda_step_begin");
+    pass(&gpu, run_attention);
+    on_gpu_call_double("fake_cuda_step_end");
+    close_side(&gpu);
+    close_side(&cpu);
+}
+
 /* ---- optimizers, norms ---- */
 
 static void optimize(struct side *s, enum er_optim_kind kind)
@@ -386,6 +429,7 @@ int main(int argc, char **argv)
         {"products", products, 0},
         {"elements", elements, 0},
         {"rows", rows, 0},
+        {"products_of_bfloat16_round_their_inputs", products_of_bfloat16_round_their_inputs, 0},
         {"optimizers", optimizers, 0},
         {"norms_and_counts_come_with_the_wait", norms_and_counts_come_with_the_wait, 0},
         {"a_step_allocates_nothing", a_step_allocates_nothing, 0},
