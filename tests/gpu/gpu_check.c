@@ -37,6 +37,8 @@ static const struct item {
     {"missing", item_missing, 10},   {"released", item_released, 15},
     {"exact", item_exact, 25},       {"generations", item_generations, 30},
     {"speed", item_speed, 25},       {"three", item_three, 30},
+    {"train", item_train, 30},       {"ddp", item_ddp, 40},
+    {"overlap", item_overlap, 30},
 };
 
 static struct shared {

@@ -24,6 +24,9 @@ void item_released(void);
 void item_exact(void);
 void item_generations(void);
 void item_three(void);
+void item_train(void);
+void item_ddp(void);
+void item_overlap(void);
 
 /* A figure of the item's JSON line. */
 void say(const char *key, double value);
@@ -38,6 +41,9 @@ struct gpu_facts *gpu_facts(void);
 
 /* Ranks as processes, on one GPU if there is no other. */
 void gpu_ranks(int size, rank_fn fn);
+/* In a rank: which GPU it takes; what several ranks on one need, before the first call. */
+int gpu_index(const struct rank *r);
+void gpu_pose(const struct rank *r);
 /* In a rank: its GPU, its communicator (`opts` may be NULL). */
 struct er_device *gpu_device(struct rank *r);
 struct er_comm *gpu_comm(struct rank *r, const struct er_comm_opts *opts);

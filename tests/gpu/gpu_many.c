@@ -43,16 +43,30 @@ static void pose_as_hosts(int rank)
     setenv("NCCL_HOSTID", id, 1);
 }
 
+static int devices(void)
+{
+    return gpu_facts()->devices_n > 0 ? gpu_facts()->devices_n : 1;
+}
+
+int gpu_index(const struct rank *r)
+{
+    return r->rank % devices();
+}
+
+void gpu_pose(const struct rank *r)
+{
+    if (devices() < r->size)
+        pose_as_hosts(r->rank);
+}
+
 struct er_device *gpu_device(struct rank *r)
 {
-    int devices_n = gpu_facts()->devices_n > 0 ? gpu_facts()->devices_n : 1;
-    struct er_device_opts opts = {.kind = ER_DEVICE_CUDA, .index = r->rank % devices_n};
+    struct er_device_opts opts = {.kind = ER_DEVICE_CUDA, .index = gpu_index(r)};
     struct er_error err = ER_ERROR_INIT;
 
     if (r->device)
         return r->device;
-    if (devices_n < r->size)
-        pose_as_hosts(r->rank);
+    gpu_pose(r);
     RANK_OK(er_device_open(&r->device, &opts, &err), err);
     return r->device;
 }
