@@ -26,13 +26,14 @@ struct options {
     uint64_t layers, width, heads, context, epochs, batch, micro, seed, checkpoint_steps, log_steps,
         generate;
     double lr, decay, clip, dropout, temperature;
-    bool fsdp, exact_log, help;
+    bool fsdp, gpu, bfloat16, exact_log, help;
 };
 
 struct app {
     struct options options;
     struct er_ctx *ctx;
     struct text text;
+    struct er_engine *engine; /* NULL: the CPU */
     struct gpt gpt;
     struct er_optim optim;
     struct er_schedule schedule;
@@ -130,9 +131,8 @@ static int apply(void *user, uint64_t step, const struct er_vote *vote, struct e
 {
     struct app *app = user;
 
-    gpt_apply(&app->gpt, &app->optim, step, er_schedule_lr(&app->schedule, step),
-              er_optim_clip(vote->norm2, vote->weight, app->options.clip));
-    return 0;
+    return gpt_apply(&app->gpt, &app->optim, step, er_schedule_lr(&app->schedule, step),
+                     er_optim_clip(vote->norm2, vote->weight, app->options.clip), err);
 }
 
 static void spans(void *user, const struct er_span **ret, size_t *ret_n)
@@ -237,13 +237,17 @@ static int next_byte(struct app *app, size_t length, uint64_t place, int32_t *re
 {
     const struct gpt_batch batch = {.rows = 1, .length = length, .tokens = app->tokens};
     struct er_tensor *logits, *loss;
+    float last[VOCAB];
     double sum;
     int rc = er_tape_begin(app->gpt.tape, err);
 
     if (rc == 0)
         rc = gpt_forward(&app->gpt, &batch, &logits, &loss, &sum, err);
     if (rc == 0)
-        *ret = choose(&app->options, logits->value + (length - 1) * VOCAB, place);
+        rc = er_engine_get(er_tape_engine(app->gpt.tape), last,
+                           logits->value + (length - 1) * VOCAB, sizeof(last), err);
+    if (rc == 0)
+        *ret = choose(&app->options, last, place);
     return rc;
 }
 
@@ -344,6 +348,7 @@ static int train(struct app *app, struct er_error *err)
                                               .log_steps = options->log_steps,
                                               .tokens_per_sample = options->context,
                                               .ddp = {.norm2 = options->clip > 0},
+                                              .engine = app->engine,
                                               .log = on_line},
                       &result, err);
     if (rc < 0 || result.stopped || er_world(app->ctx)->rank != 0)
@@ -375,6 +380,20 @@ static int open_data(struct app *app, struct er_error *err)
     return 0;
 }
 
+static int open_engine(struct app *app, struct er_error *err)
+{
+    struct er_device_opts device = {.kind = ER_DEVICE_CUDA,
+                                    .index = er_world(app->ctx)->local_rank};
+    int rc = 0;
+
+    if (app->options.gpu)
+        rc = er_engine_open(&app->engine, &device, err);
+    if (rc == 0 && app->options.bfloat16)
+        rc = er_engine_products(app->engine ? app->engine : er_engine_cpu(), ER_BF16, err);
+    app->gpt.engine = app->engine;
+    return rc;
+}
+
 static int open_model(struct app *app, struct er_error *err)
 {
     const struct options *o = &app->options;
@@ -389,7 +408,9 @@ static int open_model(struct app *app, struct er_error *err)
     app->optim = er_optim_adamw();
     app->optim.beta2 = 0.95f;
     app->optim.weight_decay = (float)o->decay;
-    rc = gpt_open(&app->gpt, &shape, &app->optim, o->seed, o->fsdp, err);
+    rc = open_engine(app, err);
+    if (rc == 0)
+        rc = gpt_open(&app->gpt, &shape, &app->optim, o->seed, o->fsdp, err);
     if (rc == 0)
         er_tape_hook(app->gpt.tape, on_gradient, app);
     return rc;
@@ -440,6 +461,8 @@ static const struct cli_row rows[] = {
     {"temperature", "T", CLI_RATE, AT(temperature), 0, 100, "0: the likeliest byte (default 0.8)"},
     {"fsdp", NULL, CLI_FLAG, AT(fsdp), 0, 0,
      "divide parameters, gradients and optimizer state over the workers"},
+    {"gpu", NULL, CLI_FLAG, AT(gpu), 0, 0, "each worker on the GPU of its local rank"},
+    {"bfloat16", NULL, CLI_FLAG, AT(bfloat16), 0, 0, "matrix products of bfloat16 (with --gpu)"},
     {"exact-log", NULL, CLI_FLAG, AT(exact_log), 0, 0, "print losses bit for bit too"},
     {"help", NULL, CLI_FLAG, AT(help), 0, 0, ""},
 };
@@ -478,6 +501,7 @@ int main(int argc, char **argv)
     if (rc < 0 && rc != ER_E_PEER_LOST && rc != ER_E_ABORTED && rc != ER_E_STALE)
         er_fail(app.ctx, "%s", err.text);
     gpt_close(&app.gpt);
+    er_engine_close(app.engine);
     text_close(&app.text);
     free(app.tokens);
     free(app.labels);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "trainer/matmul.h"
@@ -117,14 +118,50 @@ static void init_value(void *user, size_t param, float *value)
     }
 }
 
-/* Every rank holds everything. */
-static void hold_whole(struct gpt *gpt)
+static bool on_gpu(const struct gpt *gpt)
 {
-    er_flat_bind(&gpt->flat, er_pool_alloc(gpt->pool, er_flat_bytes(&gpt->flat), ER_FLAT_ALIGN));
+    return gpt->engine && er_engine_device(gpt->engine);
+}
+
+/* In a GPU's memory, where the host cannot write. */
+static int fill_gpu(struct gpt *gpt, struct er_error *err)
+{
+    int rc = er_engine_alloc(gpt->engine, er_flat_bytes(&gpt->flat), &gpt->memory, err);
+
+    if (rc < 0)
+        return rc;
+    er_flat_place(&gpt->flat, gpt->memory);
+    for (size_t i = 0; i < gpt->flat.params_n && rc == 0; i++) {
+        size_t bytes = gpt->table[i].count * sizeof(float);
+        float *value = malloc(bytes);
+
+        if (!value)
+            return er_error_set(err, -ENOMEM, "parameter '%s'", gpt->table[i].name);
+        init_value(gpt, i, value);
+        rc =
+            er_engine_put(gpt->engine, er_flat_at(&gpt->flat, ER_FLAT_VALUE, i), value, bytes, err);
+        free(value);
+    }
+    return rc;
+}
+
+/* Every rank holds everything. */
+static int hold_whole(struct gpt *gpt, struct er_error *err)
+{
+    int rc = 0;
+
+    if (on_gpu(gpt))
+        rc = fill_gpu(gpt, err);
+    else
+        er_flat_bind(&gpt->flat,
+                     er_pool_alloc(gpt->pool, er_flat_bytes(&gpt->flat), ER_FLAT_ALIGN));
+    if (rc < 0)
+        return rc;
     er_flat_spans(&gpt->flat, ER_FLAT_GRAD, gpt->spans);
     gpt->slices_n = er_flat_slices(&gpt->flat, gpt->slices);
-    for (size_t i = 0; i < gpt->flat.params_n; i++)
+    for (size_t i = 0; i < gpt->flat.params_n && !on_gpu(gpt); i++)
         init_value(gpt, i, er_flat_at(&gpt->flat, ER_FLAT_VALUE, i));
+    return 0;
 }
 
 int gpt_open(struct gpt *gpt, const struct gpt_shape *shape, const struct er_optim *optim,
@@ -143,16 +180,18 @@ int gpt_open(struct gpt *gpt, const struct gpt_shape *shape, const struct er_opt
                  er_optim_states_n(optim->kind));
     rc = add_params(gpt, err);
     if (rc == 0)
-        rc = er_pool_new(&gpt->pool, (sharded ? 0 : er_flat_bytes(&gpt->flat)) + position_bytes,
+        rc = er_pool_new(&gpt->pool,
+                         (sharded || on_gpu(gpt) ? 0 : er_flat_bytes(&gpt->flat)) + position_bytes,
                          err);
+    if (rc == 0 && !sharded)
+        rc = hold_whole(gpt, err);
     if (rc < 0)
         return rc;
-    if (!sharded)
-        hold_whole(gpt);
     gpt->positions = er_pool_alloc(gpt->pool, position_bytes, sizeof(*gpt->positions));
     for (size_t i = 0; i < shape->context; i++)
         gpt->positions[i] = (int32_t)i;
-    return er_tape_new(&gpt->tape, &gpt->flat, 0, err);
+    return er_tape_new_on(&gpt->tape, &gpt->flat, 0, gpt->engine ? gpt->engine : er_engine_cpu(),
+                          err);
 }
 
 /* The embeddings are used at both ends: they stay. Then a unit a layer, and the last norm. */
@@ -184,7 +223,10 @@ void gpt_close(struct gpt *gpt)
 {
     er_tape_free(gpt->tape);
     er_fsdp_close(gpt->fsdp);
+    if (gpt->engine)
+        er_engine_free(gpt->engine, gpt->memory);
     er_pool_free(gpt->pool);
+    gpt->memory = NULL;
     gpt->tape = NULL;
     gpt->fsdp = NULL;
     gpt->pool = NULL;
@@ -293,16 +335,20 @@ int gpt_forward(struct gpt *gpt, const struct gpt_batch *batch, struct er_tensor
     return run.rc;
 }
 
-void gpt_apply(struct gpt *gpt, const struct er_optim *optim, uint64_t step, double lr,
-               double scale)
+int gpt_apply(struct gpt *gpt, const struct er_optim *optim, uint64_t step, double lr, double scale,
+              struct er_error *err)
 {
+    struct er_engine *engine = gpt->engine ? gpt->engine : er_engine_cpu();
     struct er_optim plain = *optim;
+    int rc = 0;
 
     plain.weight_decay = 0.0f;
-    for (size_t i = 0; i < gpt->flat.params_n; i++) {
+    for (size_t i = 0; i < gpt->flat.params_n && rc == 0; i++) {
         struct er_optim_view view =
             gpt->fsdp ? er_fsdp_view_param(gpt->fsdp, i) : er_optim_view_params(&gpt->flat, i, 1);
 
-        er_optim_apply(gpt->table[i].shape.ndim > 1 ? optim : &plain, &view, step, lr, scale);
+        rc = er_engine_apply(engine, gpt->table[i].shape.ndim > 1 ? optim : &plain, &view, step, lr,
+                             scale, err);
     }
+    return rc;
 }

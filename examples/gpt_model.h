@@ -6,6 +6,7 @@
  * 2019, section 2.3.
  */
 #include "base/pool.h"
+#include "trainer/engine.h"
 #include "trainer/fsdp.h"
 #include "trainer/ops/ops.h"
 
@@ -19,7 +20,9 @@ struct gpt_shape {
 
 struct gpt {
     struct gpt_shape shape;
-    uint64_t seed; /* of the first values */
+    uint64_t seed;            /* of the first values */
+    struct er_engine *engine; /* who computes, set before gpt_open(); NULL: the CPU. Borrowed */
+    void *memory;             /* of a GPU's: everything but positions */
     struct er_pool *pool;
     struct er_flat_param table[GPT_PARAMS_MAX];
     struct er_flat flat;
@@ -57,5 +60,5 @@ int gpt_forward(struct gpt *gpt, const struct gpt_batch *batch, struct er_tensor
                 struct er_tensor **ret_loss, double *ret_sum, struct er_error *err);
 
 /* One optimizer step on everything, decay on matrices only; `optim->weight_decay` is theirs. */
-void gpt_apply(struct gpt *gpt, const struct er_optim *optim, uint64_t step, double lr,
-               double scale);
+int gpt_apply(struct gpt *gpt, const struct er_optim *optim, uint64_t step, double lr, double scale,
+              struct er_error *err);

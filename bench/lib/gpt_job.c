@@ -66,7 +66,7 @@ void gpt_job_step(struct gpt_job *job)
                       : er_fsdp_finish(job->gpt.fsdp, &vote, &err),
              &err);
     if (job->mode != GPT_JOB_COMM)
-        gpt_apply(&job->gpt, &job->optim, job->step, 1e-4, 1.0 / vote.weight);
+        must(gpt_apply(&job->gpt, &job->optim, job->step, 1e-4, 1.0 / vote.weight, &err), &err);
 }
 
 void gpt_job_close(struct gpt_job *job)
