@@ -10,10 +10,11 @@
  *     er_tape_new_on(&tape, &flat, 0, engine, err);
  *     apply: er_engine_apply(engine, &optim, &view, step, lr, scale, err)
  *
- * A GPU works beside the caller, in the order of its calls, on one stream. What a step asks for
- * (a loss, a norm) is there after er_engine_wait(), er_tape_backward() or er_ddp_finish(). Sums
- * over many numbers are made in another order than the CPU's, always the same one: a step on the
- * same GPU with the same cuBLAS gives the same bits.
+ * A GPU works beside the caller, in the order of its calls, on one stream. The caller waits for it
+ * where it wants a number: in er_cross_entropy() with `ret_sum`, at the end of er_tape_backward(),
+ * in er_ddp_finish(), er_engine_get() and er_engine_wait(). Sums over many numbers are made in
+ * another order than the CPU's, always the same one: a step on the same GPU with the same cuBLAS
+ * gives the same bits.
  *
  * One thread per engine: the one that opened it.
  */
@@ -41,8 +42,8 @@ ER_API struct er_stream *er_engine_stream(const struct er_engine *engine);
 /* "cpu", or the GPU's name and cuBLAS's version. Owned by the engine. */
 ER_API const char *er_engine_describe(const struct er_engine *engine);
 
-/* What matrix products (linear, matmul, attention) take their two inputs as: ER_F32, or ER_BF16: each
- * input is rounded to bfloat16, to nearest even, and sums are made in float32. That is mixed
+/* What matrix products (linear, matmul, attention) take their two inputs as: ER_F32, or ER_BF16:
+ * each input is rounded to bfloat16, to nearest even, and sums are made in float32. That is mixed
  * precision: parameters (the master weights), values, gradients and optimizer states stay float32,
  * and bfloat16 has float32's range, so no loss is scaled. The same on all ranks. Not in a step; the
  * next step may allocate. ER_E_UNSUPPORTED: another type, or the CPU. */

@@ -145,27 +145,27 @@ int er_gpu_matmul(struct er_gpu_engine *gpu, const struct er_matmul *p,
     const struct er_matmul_run one = {.times = 1};
     const struct er_matmul_run *r = run ? run : &one;
     struct er_gemm gemm = {.m = p->m,
-                                 .n = p->n,
-                                 .k = p->k,
-                                 .batch = r->times,
-                                 .a = p->a,
-                                 .b = p->b,
-                                 .c = p->c,
-                                 .type = ER_F32,
-                                 .out_type = ER_F32,
-                                 .transpose_a = p->transpose_a,
-                                 .transpose_b = p->transpose_b,
-                                 .beta = p->beta,
-                                 .lda = p->lda           ? p->lda
-                                        : p->transpose_a ? p->m
-                                                         : p->k,
-                                 .ldb = p->ldb           ? p->ldb
-                                        : p->transpose_b ? p->k
-                                                         : p->n,
-                                 .ldc = p->ldc ? p->ldc : p->n,
-                                 .stride_a = r->stride_a,
-                                 .stride_b = r->stride_b,
-                                 .stride_c = r->stride_c};
+                           .n = p->n,
+                           .k = p->k,
+                           .batch = r->times,
+                           .a = p->a,
+                           .b = p->b,
+                           .c = p->c,
+                           .type = ER_F32,
+                           .out_type = ER_F32,
+                           .transpose_a = p->transpose_a,
+                           .transpose_b = p->transpose_b,
+                           .beta = p->beta,
+                           .lda = p->lda           ? p->lda
+                                  : p->transpose_a ? p->m
+                                                   : p->k,
+                           .ldb = p->ldb           ? p->ldb
+                                  : p->transpose_b ? p->k
+                                                   : p->n,
+                           .ldc = p->ldc ? p->ldc : p->n,
+                           .stride_a = r->stride_a,
+                           .stride_b = r->stride_b,
+                           .stride_c = r->stride_c};
 
     int rc = gpu->products == ER_BF16 ? round_inputs(gpu, &gemm, err) : 0;
 

@@ -339,7 +339,7 @@ static int cross_entropy(struct er_gpu_engine *gpu, struct er_node *node, struct
         rc = er_gpu_rows(gpu, ER_KERNEL_entropy, &a, a.rows, err);
     if (rc == 0)
         rc = er_gpu_launch(gpu, ER_KERNEL_sum_f64, &sum, sizeof(sum), 1, err);
-    if (rc == 0 && !er_tape_recording(node->tape)) /* no backward, which would wait for it */
+    if (rc == 0 && attr->ret_sum) /* the caller may add it up at once */
         rc = er_engine_wait(er_tape_engine(node->tape), err);
     return rc;
 }

@@ -106,11 +106,6 @@ struct er_engine *er_tape_engine(const struct er_tape *tape)
     return tape->engine;
 }
 
-bool er_tape_recording(const struct er_tape *tape)
-{
-    return tape->grad;
-}
-
 void er_tape_hook(struct er_tape *tape, er_leaf_fn hook, void *user)
 {
     tape->hook = hook;

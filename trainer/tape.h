@@ -105,8 +105,6 @@ int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_t
 int er_tape_scratch(struct er_tape *tape, size_t bytes, void **ret, struct er_error *err);
 int er_tape_upload(struct er_tape *tape, const void *from, size_t bytes, void **ret,
                    struct er_error *err);
-/* Gradients are wanted in this step. */
-bool er_tape_recording(const struct er_tape *tape);
 /* `loss` has one element. ER_E_USAGE: more elements, gradients are off, no parameter reached, or
  * this step has been walked already; or what the hook of uses says. */
 int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_error *err);
