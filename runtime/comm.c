@@ -430,8 +430,11 @@ int er_op_test(struct er_op *op, struct er_error *err)
 int er_op_wait(struct er_op *op, uint64_t timeout_us, struct er_error *err)
 {
     char text[ER_COMM_OP_TEXT_MAX];
-    int rc = er_op_test(op, err);
+    int rc;
 
+    if (op->comm->ops->come)
+        op->comm->ops->come(op->comm, op);
+    rc = er_op_test(op, err);
     if (rc != ER_IN_PROGRESS)
         return rc;
     if (op->number > atomic_load_explicit(&op->comm->begun, memory_order_relaxed))

@@ -30,6 +30,10 @@ enum {
     AT_ONCE_BYTES = 512 << 10, /* over all ranks: 10 to 30 us with two */
     OWNER_SPIN_US = 50,        /* its core has nothing else to do */
     THREAD_SPIN_US = 5,        /* its core may be computing */
+    TICK_US = 250,             /* between looks of a progress thread that is not woken */
+    TICKS_IDLE = 40,           /* without a new operation: it sleeps until it is woken */
+    AT_ONCE_LEAST = 16,        /* operations in a row for which the owner came at once ... */
+    AT_ONCE_US = 20,           /* ... that is, so soon */
     SLICE_NS = 100000,         /* of its CPU time, the least there is */
     THREAD_STACK_BYTES = 256 << 10
 };
@@ -234,8 +238,44 @@ static void ask_for_short_slices(void)
     syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
+/* What the progress thread remembers between ticks. */
+struct ticks {
+    uint64_t begun;
+    int idle_n;
+};
+
+/*
+ * Until the bell rings. While the owner is lazy (post_host()) the thread looks for work itself now
+ * and then. It stops that before it looks for the last time, and the owner looks whether it ticks
+ * after it has published an operation: either sees the other.
+ */
+static void doze(struct host *h, uint32_t seen, struct ticks *ticks)
+{
+    static const struct timespec tick = {.tv_nsec = TICK_US * 1000L};
+    bool lazy = atomic_load(&h->lazy);
+    uint64_t begun;
+
+    if (lazy != (atomic_load_explicit(&h->ticking, memory_order_relaxed) != 0)) {
+        atomic_store(&h->ticking, lazy);
+        ticks->idle_n = 0;
+        return;
+    }
+    atomic_store(&h->asleep, 1);
+    if (!atomic_load(&h->stopping))
+        futex_wait(&h->bell, seen, lazy ? &tick : NULL);
+    atomic_store(&h->asleep, 0);
+    if (!lazy)
+        return;
+    begun = atomic_load_explicit(&h->comm->begun, memory_order_relaxed);
+    ticks->idle_n = begun == ticks->begun ? ticks->idle_n + 1 : 0;
+    ticks->begun = begun;
+    if (ticks->idle_n >= TICKS_IDLE)
+        atomic_store(&h->lazy, 0);
+}
+
 static void *progress(void *arg)
 {
+    struct ticks ticks = {0};
     struct host *h = arg;
 
     ask_for_short_slices();
@@ -247,10 +287,7 @@ static void *progress(void *arg)
             release_engine(h);
             continue;
         }
-        atomic_store(&h->asleep, 1);
-        if (!atomic_load(&h->stopping))
-            futex_wait(&h->bell, seen, NULL);
-        atomic_store(&h->asleep, 0);
+        doze(h, seen, &ticks);
     }
     return NULL;
 }
@@ -295,10 +332,35 @@ static bool finish_at_once(struct host *h)
     return er_comm_next(h->comm) == NULL;
 }
 
+/*
+ * Waking the progress thread costs a system call and, where it shares the owner's CPU, two
+ * switches: for nothing if the owner comes to wait at once. An owner that did so for the last
+ * operations is trusted to do so again. If it does not, the thread finds the operation at its next
+ * tick.
+ */
 static void post_host(struct er_comm *comm, bool async)
 {
-    if (async && !finish_at_once(comm->impl)) /* else the owner comes at once to carry it out */
-        ring_bell(comm->impl);
+    struct host *h = comm->impl;
+    bool lazy;
+
+    if (!async || finish_at_once(h)) /* the owner comes at once to carry it out */
+        return;
+    h->at_once_n = h->came_at_once ? h->at_once_n + 1 : 0;
+    h->came_at_once = false;
+    lazy = h->at_once_n >= AT_ONCE_LEAST;
+    atomic_store(&h->lazy, lazy);
+    if (!lazy || !atomic_load(&h->ticking))
+        ring_bell(h); /* and the thread may run in our place before this returns */
+    h->posted = comm->staged;
+    h->posted_us = er_now_us();
+}
+
+static void come_host(struct er_comm *comm, const struct er_op *op)
+{
+    struct host *h = comm->impl;
+
+    if (op->number == h->posted && er_now_us() <= h->posted_us + AT_ONCE_US)
+        h->came_at_once = true;
 }
 
 /* Until the operation is done; somebody else holds the engine. */
@@ -426,6 +488,7 @@ const struct er_comm_ops er_comm_host_ops = {
     .open = er_host_open,
     .connect = er_host_connect,
     .post = post_host,
+    .come = come_host,
     .wait = wait_host,
     .check = check_host,
     .close = close_host,

@@ -110,6 +110,8 @@ struct er_comm_ops {
     /* New operations stand at the end of the ring. `async`: nobody may come to wait for them soon.
      */
     void (*post)(struct er_comm *comm, bool async);
+    /* May be NULL. The owner comes to wait for an operation, which may be done. */
+    void (*come)(struct er_comm *comm, const struct er_op *op);
     /* Until the operation is done or the deadline has passed; the front reads the result. */
     void (*wait)(struct er_comm *comm, struct er_op *op, uint64_t deadline_us);
     /* Look after idle connections: a lost peer becomes the failure of the communicator. */

@@ -18,6 +18,8 @@ struct host {
     _Atomic int engine;      /* 1: held */
     _Atomic uint32_t bell;   /* futex word of the progress thread */
     _Atomic uint32_t asleep; /* the progress thread sleeps on it */
+    _Atomic int lazy;        /* the owner comes at once for what it starts */
+    _Atomic int ticking;     /* the progress thread looks for work by itself, every TICK_US */
     _Atomic int stopping;
     /* the holder's */
     const struct er_op *batch;           /* its first; NULL: none begun */
@@ -29,6 +31,11 @@ struct host {
     uint64_t moved_us; /* last progress */
     bool said_waiting; /* since then */
     const char *told;  /* the peer's words, when the failure came from a peer */
+    /* the owner's */
+    uint64_t posted;    /* the operation that it last left to the progress thread */
+    uint64_t posted_us; /* when */
+    bool came_at_once;  /* to wait for it */
+    uint32_t at_once_n; /* so many in a row */
     /* the owner's, until `asked` is set */
     struct er_error ask;
     _Atomic int asked; /* its code: the owner wants the communicator to fail so */

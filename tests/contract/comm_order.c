@@ -55,6 +55,41 @@ static void many_in_flight(struct rank *r)
     er_comm_abort(comm);
 }
 
+/* An owner that always came at once to wait, which the progress thread gets used to, does not come
+ * any more: the operation is carried on all the same, and so are later ones. */
+static void trusted_then_gone(struct rank *r)
+{
+    enum { N = 300000, HABIT = 40 };
+    static float x[N];
+    struct er_comm *comm = rank_open(r, NULL);
+    struct er_error err = ER_ERROR_INIT;
+    struct er_op *op = NULL;
+
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < HABIT; i++) {
+            RANK_OK(er_all_reduce(comm, x, N, ER_F32, ER_MAX, &op, &err), err);
+            RANK_OK(er_op_wait(op, ER_FOREVER, &err), err);
+        }
+        for (int i = 0; i < 2; i++) {
+            uint64_t end_us = er_now_us() + 30 * ER_US_PER_S;
+            int rc;
+
+            RANK_OK(er_all_reduce(comm, x, N, ER_F32, ER_MAX, &op, &err), err);
+            do {
+                rc = er_op_test(op, &err);
+            } while (rc == ER_IN_PROGRESS && er_now_us() < end_us);
+            RANK_OK(rc, err);
+        }
+    }
+    er_comm_abort(comm);
+}
+
+static void not_awaited(void)
+{
+    run_both(2, trusted_then_gone);
+    run_both(3, trusted_then_gone);
+}
+
 static void ring_of_operations(void)
 {
     run_both(3, many_in_flight);
@@ -249,10 +284,15 @@ static void wrong_arguments(void)
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
-        {"ring_of_operations", ring_of_operations, 0}, {"beside_the_caller", beside_the_caller, 0},
-        {"wait_deadline", wait_deadline, 0},           {"two_at_once", two_at_once, 0},
-        {"leave_after_vote", leave_after_vote, 0},     {"mismatch", mismatch, 0},
-        {"vote_mismatch", vote_mismatch, 0},           {"wrong_arguments", wrong_arguments, 0},
+        {"ring_of_operations", ring_of_operations, 0},
+        {"beside_the_caller", beside_the_caller, 0},
+        {"wait_deadline", wait_deadline, 0},
+        {"two_at_once", two_at_once, 0},
+        {"leave_after_vote", leave_after_vote, 0},
+        {"mismatch", mismatch, 0},
+        {"not_awaited", not_awaited, 0},
+        {"vote_mismatch", vote_mismatch, 0},
+        {"wrong_arguments", wrong_arguments, 0},
     };
 
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));
