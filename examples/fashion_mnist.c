@@ -11,9 +11,11 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "base/pool.h"
 #include "examples/cli.h"
 #include "examples/fashion_data.h"
+#include "trainer/exact.h"
 #include "trainer/matmul.h"
 #include "trainer/ops/ops.h"
 #include "trainer/optim.h"
@@ -30,7 +32,7 @@ struct options {
     uint64_t epochs, batch, seed, checkpoint_steps, log_steps;
     uint64_t staleness;
     double lr;
-    bool ps, exact_log, json, help;
+    bool ps, exact, exact_log, json, help;
 };
 
 struct app {
@@ -47,7 +49,9 @@ struct app {
     struct er_schedule schedule;
     struct er_plan plan;
     struct er_order order; /* of the epoch it was last made for */
-    struct er_ddp *ddp;    /* of the step that runs */
+    struct er_ddp *ddp;    /* of the pass that runs; NULL: not the step's last */
+    struct er_exact exact; /* with --exact: sums of the gradients, in int64 */
+    uint64_t outside;      /* gradient elements of this step that do not fit them */
     int32_t *labels;       /* of the batch that runs */
     float grey[256];       /* pixel -> input */
     double test_loss, test_accuracy;
@@ -79,7 +83,7 @@ static int build_flat(struct app *app, struct er_error *err)
     static const char *const names[PARAMS_N] = {"fc1.weight", "fc1.bias",   "fc2.weight",
                                                 "fc2.bias",   "fc3.weight", "fc3.bias"};
     size_t rows = app->options.batch > EVAL_ROWS ? app->options.batch : EVAL_ROWS;
-    size_t label_bytes = rows * sizeof(*app->labels);
+    size_t label_bytes = rows * sizeof(*app->labels), sums_bytes;
     int rc = 0;
 
     er_flat_init(&app->flat, app->table, PARAMS_N, er_optim_state_names(app->optim.kind),
@@ -92,21 +96,30 @@ static int build_flat(struct app *app, struct er_error *err)
         if (rc == 0)
             rc = er_flat_add(&app->flat, names[2 * i + 1], &bias, NULL, err);
     }
+    sums_bytes = app->options.exact ? er_exact_bytes(&app->flat) + ER_FLAT_ALIGN : 0;
     if (rc == 0)
-        rc = er_pool_new(&app->pool, er_flat_bytes(&app->flat) + label_bytes, err);
+        rc = er_pool_new(&app->pool, er_flat_bytes(&app->flat) + label_bytes + sums_bytes, err);
     if (rc < 0)
         return rc;
     er_flat_bind(&app->flat, er_pool_alloc(app->pool, er_flat_bytes(&app->flat), ER_FLAT_ALIGN));
     app->labels = er_pool_alloc(app->pool, label_bytes, sizeof(*app->labels));
     er_flat_spans(&app->flat, ER_FLAT_GRAD, app->spans);
     er_flat_slices(&app->flat, app->slices);
-    return 0;
+    if (!app->options.exact)
+        return 0;
+    rc = er_exact_bind(&app->exact, &app->flat, ER_EXACT_SHARDS, app->options.batch,
+                       er_pool_alloc(app->pool, er_exact_bytes(&app->flat), ER_FLAT_ALIGN), err);
+    if (rc == 0)
+        er_exact_spans(&app->exact, &app->flat, app->spans);
+    return rc;
 }
 
 static void on_gradient(void *user, size_t param)
 {
     struct app *app = user;
 
+    if (app->options.exact)
+        app->outside += er_exact_fold(&app->exact, &app->flat, param);
     if (app->ddp)
         er_ddp_ready(app->ddp, param);
 }
@@ -123,6 +136,7 @@ static int build_model(struct app *app, struct er_error *err)
     if (rc < 0)
         return rc;
     er_tape_hook(app->tape, on_gradient, app);
+    er_tape_renew(app->tape, app->options.exact);
     init_values(app);
     return 0;
 }
@@ -166,14 +180,14 @@ static int begin_batch(struct app *app, size_t rows, struct er_tensor **ret, str
     return rc < 0 ? rc : er_tape_buffer(app->tape, "images", &shape, ret, err);
 }
 
-static int grads(void *user, const struct er_step *step, struct er_loss *ret, struct er_error *err)
+/* Forward and backward of these positions. */
+static int pass(struct app *app, const struct er_step *step, const struct er_range *range,
+                struct er_loss *ret, struct er_error *err)
 {
-    struct app *app = user;
-    const struct er_range *range = &step->range;
     struct er_tensor *x, *scores, *loss;
+    double sum;
     int rc;
 
-    *ret = (struct er_loss){0};
     if (range->count == 0) /* more ranks than samples: zeros travel, and this rank votes */
         return 0;
     if (app->order.n == 0 || app->order.epoch != range->epoch)
@@ -185,13 +199,35 @@ static int grads(void *user, const struct er_step *step, struct er_loss *ret, st
     for (uint64_t i = 0; i < range->count; i++)
         put_sample(app, &app->data.train, er_order_at(&app->order, range->first + i),
                    x->value + i * FASHION_PIXELS, &app->labels[i]);
-    app->ddp = step->ddp;
     er_step_phase(step, ER_PHASE_FORWARD);
-    rc = forward(app, x, &ret->sum, &scores, &loss, err);
+    rc = forward(app, x, &sum, &scores, &loss, err);
+    if (rc < 0)
+        return rc;
     er_step_phase(step, ER_PHASE_BACKWARD);
-    if (rc == 0)
-        rc = er_tape_backward(app->tape, loss, err);
-    ret->weight = (double)range->count;
+    rc = er_tape_backward(app->tape, loss, err);
+    ret->sum += sum;
+    ret->weight += (double)range->count;
+    return rc;
+}
+
+static int grads(void *user, const struct er_step *step, struct er_loss *ret, struct er_error *err)
+{
+    struct app *app = user;
+    int rc = 0;
+
+    *ret = (struct er_loss){0};
+    app->ddp = step->ddp;
+    if (!app->options.exact)
+        return pass(app, step, &step->range, ret, err);
+    /* Each shard by itself, as any other rank would compute it; with the last one sums leave. */
+    app->outside = 0;
+    for (uint32_t i = 0; i < step->range.shards_n && rc == 0; i++) {
+        struct er_range shard = er_batch_shard(&app->plan, step->step, step->range.first_shard + i);
+
+        app->ddp = i + 1 == step->range.shards_n ? step->ddp : NULL;
+        rc = pass(app, step, &shard, ret, err);
+    }
+    ret->nonfinite = app->outside;
     return rc;
 }
 
@@ -200,8 +236,10 @@ static int apply(void *user, uint64_t step, const struct er_vote *vote, struct e
     struct app *app = user;
     struct er_optim_view view = er_optim_view_flat(&app->flat);
 
+    if (app->options.exact)
+        er_exact_take(&app->exact, &app->flat, vote->weight);
     er_optim_apply(&app->optim, &view, step, er_schedule_lr(&app->schedule, step),
-                   1.0 / vote->weight);
+                   app->options.exact ? 1.0 : 1.0 / vote->weight);
     return 0;
 }
 
@@ -337,8 +375,10 @@ static int train(struct app *app, struct er_error *err)
     uint64_t total;
     int rc;
 
-    app->plan = (struct er_plan){
-        .samples = app->data.train.count, .global_batch = options->batch, .seed = options->seed};
+    app->plan = (struct er_plan){.samples = app->data.train.count,
+                                 .global_batch = options->batch,
+                                 .seed = options->seed,
+                                 .shards = options->exact ? ER_EXACT_SHARDS : 0};
     total = options->epochs * er_plan_steps(&app->plan);
     app->schedule = (struct er_schedule){.kind = ER_SCHEDULE_COSINE,
                                          .lr = options->lr,
@@ -348,15 +388,21 @@ static int train(struct app *app, struct er_error *err)
     if (options->ps)
         rc = train_with_servers(app, &result, err);
     else
-        rc = er_train_run(app->ctx, &ops, app,
-                          &(struct er_train_opts){.plan = app->plan,
-                                                  .epochs = options->epochs,
-                                                  .checkpoint_steps = options->checkpoint_steps,
-                                                  .log_steps = options->log_steps,
-                                                  /* fc3 and fc2 leave while fc1 is computed */
-                                                  .ddp = {.first_bucket_bytes = 160 << 10},
-                                                  .log = on_line},
-                          &result, err);
+        rc =
+            er_train_run(app->ctx, &ops, app,
+                         &(struct er_train_opts){.plan = app->plan,
+                                                 .epochs = options->epochs,
+                                                 .checkpoint_steps = options->checkpoint_steps,
+                                                 .log_steps = options->log_steps,
+                                                 /* fc3 and fc2 leave while fc1 is computed */
+                                                 .ddp = {.first_bucket_bytes = 160 << 10,
+                                                         .dtype = options->exact ? ER_I64 : ER_F32},
+                                                 .log = on_line},
+                         &result, err);
+    if (rc == 0 && options->exact && er_world(app->ctx)->rank == 0)
+        printf("parameters=%016llx\n", (unsigned long long)er_hash(app->flat.block[ER_FLAT_VALUE],
+                                                                   app->flat.total * sizeof(float))
+                                           .lo);
     if (rc == 0 && !result.stopped && er_world(app->ctx)->rank == 0)
         printf("accuracy=%.4f loss=%.4f steps=%llu\n", app->test_accuracy, app->test_loss,
                (unsigned long long)result.steps);
@@ -392,6 +438,8 @@ static const struct cli_row rows[] = {
      "train with parameter servers, one beside each worker"},
     {"staleness", "N", CLI_COUNT, offsetof(struct options, staleness), 0, UINT64_MAX,
      "with --ps: steps that a worker may run ahead; 1000000: any (default 0)"},
+    {"exact", NULL, CLI_FLAG, offsetof(struct options, exact), 0, 0,
+     "the same parameters bit for bit on any number of workers up to 12"},
     {"exact-log", NULL, CLI_FLAG, offsetof(struct options, exact_log), 0, 0,
      "print losses bit for bit too"},
     {"json", NULL, CLI_FLAG, offsetof(struct options, json), 0, 0,

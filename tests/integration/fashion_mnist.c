@@ -278,6 +278,41 @@ static void parameter_servers_end_where_ddp_does(void)
     er_test_rmtree(root);
 }
 
+/* Exact mode as a user has it: 1, 2 and 3 workers under an agent end with the same parameters. */
+static void exact_mode_has_the_same_parameters_on_any_number_of_workers(void)
+{
+    char want[64] = "";
+
+    make_data();
+    for (int workers = 1; workers <= 3; workers++) {
+        char count[8];
+        const char *const argv[] = {er_test_bin("elastic-run"),
+                                    "--nproc-per-node",
+                                    count,
+                                    er_test_bin("examples/fashion_mnist"),
+                                    "--data",
+                                    root,
+                                    "--batch=100",
+                                    "--epochs=2",
+                                    "--exact",
+                                    NULL};
+        const char *env[] = {cache_env, NULL};
+        struct er_test_proc p;
+        const char *at;
+
+        snprintf(count, sizeof(count), "%d", workers);
+        if (!er_tap_check(er_test_run(&p, argv, env, ER_TEST_DEADLINE_MS) == 0))
+            er_tap_note("%s", er_test_err(&p));
+        at = strstr(er_test_out(&p), "parameters=");
+        er_tap_require(at);
+        if (workers == 1)
+            snprintf(want, sizeof(want), "%.27s", at);
+        er_tap_check(strlen(want) == 27 && strncmp(at, want, 27) == 0);
+        er_test_done(&p);
+    }
+    er_test_rmtree(root);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
@@ -289,6 +324,8 @@ int main(int argc, char **argv)
         {"usage_errors_are_not_restarted", usage_errors_are_not_restarted, 0},
         {"checkpoints_that_fail_too_often_end_the_job", checkpoints_that_fail_too_often_end_the_job,
          0},
+        {"exact_mode_has_the_same_parameters_on_any_number_of_workers",
+         exact_mode_has_the_same_parameters_on_any_number_of_workers, 0},
         {"parameter_servers_end_where_ddp_does", parameter_servers_end_where_ddp_does, 0},
     };
 
