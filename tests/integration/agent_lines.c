@@ -331,7 +331,7 @@ int main(int argc, char **argv)
         {"binary_reaches_the_file_unharmed", binary_reaches_the_file_unharmed, 0},
         {"rotation_keeps_lines_whole", rotation_keeps_lines_whole, 0},
         {"console_that_nobody_reads_blocks_nobody", console_that_nobody_reads_blocks_nobody, 0},
-        {"reader_that_pauses_gets_whole_lines", reader_that_pauses_gets_whole_lines, 0},
+        {"reader_that_pauses_gets_whole_lines", reader_that_pauses_gets_whole_lines, 120},
     };
 
     return er_tap_main(argc, argv, CASES, sizeof(CASES) / sizeof(CASES[0]));
