@@ -6,7 +6,7 @@ MESON_OPTIONS := $(if $(filter 1 true yes,$(WERROR)),-Dwerror=true)
 # Set-up and compilation talk on stderr, so that stdout carries only what a target is for.
 compile = packaging/configure.sh $(1) $(MESON_OPTIONS) $(2) >&2 && ninja -C $(1) >&2
 
-.PHONY: all demo test bench bench-report asan tsan interop soak valgrind ci format check-format install uninstall clean help
+.PHONY: all demo test bench bench-report asan tsan interop soak planted valgrind ci format check-format install uninstall clean help
 .DEFAULT_GOAL := all
 
 all:
@@ -46,11 +46,16 @@ interop: ## other programs' scripts, files and protocols; installs PyTorch when 
 	@$(call compile,$(BUILD),-Dtests=enabled)
 	@tests/run interop $(BUILD)
 
-soak: ## simulate the rendezvous for MINUTES (default 10), from seed FIRST
+soak: ## simulate the rendezvous for MINUTES (default 10), from seed FIRST, in JOBS processes
 	@$(SETUP)
 	@$(call compile,$(BUILD),-Dtests=enabled)
-	@$(BUILD)/tests/sim/sim_rendezvous soak $(or $(MINUTES),10) $(or $(FIRST),1) \
+	@$(BUILD)/tests/sim/sim_rendezvous soak $(or $(MINUTES),10) $(or $(FIRST),1) $(or $(JOBS),0) \
 		$$(sha256sum $(BUILD)/tests/sim/sim_rendezvous | cut -d" " -f1)
+
+planted: ## after how many simulated events each planted bug of the rendezvous is found
+	@$(SETUP)
+	@$(call compile,$(BUILD),-Dtests=enabled)
+	@$(BUILD)/tests/sim/sim_rendezvous bugs $(or $(REPEATS),20) $(or $(JOBS),0)
 
 valgrind: ## the unit suite under valgrind
 	@$(SETUP)

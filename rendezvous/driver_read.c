@@ -23,22 +23,24 @@ static struct er_bytes self_key(const struct er_driver *d, size_t i, char text[E
     return (struct er_bytes){text, er_key_format(d->core->root, &key, text)};
 }
 
-/* `put` false: the key isn't there as of kv->mod_rev. */
-static void on_self_kv(struct er_driver *d, bool put, const struct er_store_kv *kv)
+/* As of `revision` the key is like that; `put` false: not there. */
+static void on_self_kv(struct er_driver *d, bool put, const struct er_store_kv *kv,
+                       uint64_t revision)
 {
     struct er_key key;
 
     er_key_parse(d->core->root, kv->key, &key);
     if (key.kind == ER_KEY_CKPT) {
-        if (kv->mod_rev < d->latest_rev)
+        if (revision < d->latest_rev)
             return;
-        d->latest_rev = kv->mod_rev;
+        d->latest_rev = revision;
         if (put && er_ckpt_record_parse(kv->value, &d->latest, NULL) == 0)
             d->has_latest = true;
         return;
     }
     driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_SELF_KV,
                                            .change = put ? ER_STORE_PUT : ER_STORE_DELETE,
+                                           .revision = revision,
                                            .kv = kv});
 }
 
@@ -76,7 +78,7 @@ static void on_self_watch(void *user, int rc, const struct er_store_event *event
     if (n > 0 && revision > d->self_rev)
         d->self_rev = revision;
     for (size_t i = 0; i < n; i++)
-        on_self_kv(d, events[i].kind == ER_STORE_PUT, &events[i].kv);
+        on_self_kv(d, events[i].kind == ER_STORE_PUT, &events[i].kv, events[i].kv.mod_rev);
 }
 
 static void on_self_read(void *user, int rc, const struct er_store_reply *reply)
@@ -100,12 +102,10 @@ static void on_self_read(void *user, int rc, const struct er_store_reply *reply)
     if (reply->revision > d->self_rev)
         d->self_rev = reply->revision;
     for (size_t i = 0; i < DRIVER_SELF_KEYS; i++) {
-        struct er_store_kv none = {.key = self_key(d, i, text), .mod_rev = reply->revision};
+        struct er_store_kv none = {.key = self_key(d, i, text)};
+        bool put = reply->range_n[i] != 0;
 
-        if (reply->range_n[i])
-            on_self_kv(d, true, &reply->kvs[kv++]);
-        else
-            on_self_kv(d, false, &none);
+        on_self_kv(d, put, put ? &reply->kvs[kv++] : &none, reply->revision);
     }
     driver_feed(d, ER_EV_SELF_READY);
 }
@@ -118,7 +118,9 @@ static void read_self_keys(struct er_driver *d)
 
     for (size_t i = 0; i < DRIVER_SELF_KEYS; i++)
         ops[i] = (struct er_store_op){.kind = ER_OP_RANGE, .key = self_key(d, i, text[i])};
-    d->self_floor = d->self_rev;
+    d->self_floor = er_rdzv_known_rev(d->core);
+    if (d->self_rev > d->self_floor)
+        d->self_floor = d->self_rev;
     d->self_reading = d->store->ops->txn(d->store, &txn, on_self_read, d) == 0;
     if (!d->self_reading) {
         d->self_wanted = true;

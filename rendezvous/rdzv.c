@@ -126,14 +126,21 @@ static void learn(struct er_rdzv *c, struct er_bytes name, const struct er_store
         struct er_job_record w;
         bool put = kv && er_job_record_parse(kv->value, &w, NULL) == 0;
 
-        if (newer(&c->k_world, put, kv, rev) && put)
+        if (newer(&c->k_world, put, kv, rev) && put) {
             c->world = w;
+            c->seen = w.generation > c->seen ? w.generation : c->seen;
+            c->seen = w.taken > c->seen ? w.taken : c->seen;
+        }
     } else if (key.kind == ER_KEY_LEADER) {
         struct er_leader l;
         bool put = kv && er_leader_parse(kv->value, &l, NULL) == 0;
 
-        if (newer(&c->k_leader, put, kv, rev) && put)
+        put = put && kv->value.len <= sizeof(c->leader_bytes);
+        if (newer(&c->k_leader, put, kv, rev) && put) {
             c->leader = l;
+            c->leader_n = kv->value.len;
+            memcpy(c->leader_bytes, kv->value.data, kv->value.len);
+        }
     } else if (key.kind == ER_KEY_NODE && strcmp(key.name, c->opts.node_id) == 0) {
         struct er_member m;
         bool put = kv && er_member_parse(kv->value, &m, NULL) == 0;
@@ -300,6 +307,17 @@ static void forget(struct er_rdzv *c)
     c->self_ready = false;
 }
 
+uint64_t er_rdzv_known_rev(const struct er_rdzv *core)
+{
+    const struct er_rdzv_known *known[] = {&core->k_world, &core->k_leader, &core->k_node,
+                                           &core->k_assign};
+    uint64_t rev = 0;
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        rev = known[i]->rev > rev ? known[i]->rev : rev;
+    return rev;
+}
+
 static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
 {
     switch (e->kind) {
@@ -320,7 +338,7 @@ static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
         on_reply(c, e);
         break;
     case ER_EV_SELF_KV:
-        learn(c, e->kv->key, e->change == ER_STORE_PUT ? e->kv : NULL, e->kv->mod_rev);
+        learn(c, e->kv->key, e->change == ER_STORE_PUT ? e->kv : NULL, e->revision);
         break;
     case ER_EV_SELF_READY:
         if (!c->self_ready && c->k_world.present)
@@ -397,7 +415,7 @@ void er_rdzv_step(struct er_rdzv *core, const struct er_rdzv_event *event,
         core->resumed_us = event->resumed_us;
     core->random = er_rand_mix(core->random ^ event->random);
     absorb(core, event);
-    if (event->kind != ER_EV_SELF_KV && event->kind != ER_EV_JOB_KV)
+    if (event->kind != ER_EV_SELF_KV && event->kind != ER_EV_JOB_KV && event->kind != ER_EV_FORGET)
         decide(core);
     core->out = NULL;
 }

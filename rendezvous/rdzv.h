@@ -105,7 +105,8 @@ enum er_rdzv_event_kind {
     ER_EV_LEAVE,
     ER_EV_PLANNED, /* value: able to */
     ER_EV_PREPARED,
-    ER_EV_FORGET /* the store has gone back (restored, or empty): its revisions begin anew */
+    ER_EV_FORGET /* the store has gone back (restored, or empty): its revisions begin anew. Comes
+                  * with a read that follows; no decision yet */
 };
 
 struct er_rdzv_event {
@@ -123,7 +124,8 @@ struct er_rdzv_event {
     enum er_rdzv_lane_id lane;
     const struct er_store_reply *reply; /* REPLY with rc 0 */
     enum er_store_event_kind change;    /* SELF_KV, JOB_KV; DELETE: also read and not there */
-    const struct er_store_kv *kv;       /* mod_rev of a DELETE: the revision that is known */
+    uint64_t revision;                  /* SELF_KV: as of it the key is like that */
+    const struct er_store_kv *kv;       /* SELF_KV, JOB_KV */
     const struct er_cause *cause;       /* RESULT: NULL success */
     const char *reason;                 /* LEAVE */
 };
@@ -207,9 +209,12 @@ struct er_rdzv {
     int port;
     struct er_rdzv_known k_world, k_leader, k_node, k_assign;
     struct er_job_record world;
+    uint64_t seen;         /* newest number ever, also in a store that has lost it since */
     struct er_member node; /* n/<self> as the store has it */
     struct er_assign assign;
     struct er_leader leader;
+    unsigned char leader_bytes[ER_LEADER_BYTES_MAX]; /* the record as it was written */
+    size_t leader_n;
     bool planned, preparing; /* preparing: what runs is claimed, not sealed */
     bool prepare_failed;
     uint64_t prepared, noticed;
@@ -294,6 +299,8 @@ uint64_t er_rdzv_deadline(const struct er_rdzv *core);
 /* As er_driver_look(), but for `denied`. */
 void er_rdzv_look(const struct er_rdzv *core, struct er_look *ret);
 size_t er_rdzv_look_nodes(const struct er_rdzv *core, struct er_node_look *list, size_t max);
+/* The newest revision as of which anything is known of the node's own keys. */
+uint64_t er_rdzv_known_rev(const struct er_rdzv *core);
 /* Larger memory for the view, before a full read: `cap` items each. */
 void er_rdzv_resize(struct er_rdzv *core, struct er_view_node *nodes, struct er_plan_node *scratch,
                     size_t cap);

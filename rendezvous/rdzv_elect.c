@@ -17,6 +17,7 @@ static void begin(struct er_rdzv *c)
     c->elect_us = 0;
     c->led_before = c->scaled = c->no_switch = c->respec_asked = false;
     c->grown_from = 0;
+    c->acted_rev = 0;
     er_view_reset(&c->view);
     rdzv_set_lead(c, ER_LEAD_READING);
     rdzv_act(c, ER_ACT_WATCH_JOB);

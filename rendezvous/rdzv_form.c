@@ -158,13 +158,14 @@ static void make_plan(struct er_rdzv *c, const struct rdzv_judgement *j, bool wi
     rdzv_plan(c, n, v->world.generation, v->world.max_nodes);
 }
 
-/* My write of world, and nothing was sent under it: its number can be used as it is. */
+/* My write of world, and nothing was sent under it: its number can be used as it is. Not if a node
+ * has seen a newer one, in a store that has lost it since: it would never start. */
 static bool number_is_fresh(const struct er_rdzv *c)
 {
     if (er_bug(NUMBER_REUSED))
         return true;
     return c->fresh_seq && c->view.world.writer == c->opts.incarnation &&
-           c->view.world.seq == c->fresh_seq;
+           c->view.world.seq == c->fresh_seq && rdzv_next_number(c) == c->view.world.generation + 1;
 }
 
 static bool fit(const struct er_rdzv *c, const struct er_view_node *n)

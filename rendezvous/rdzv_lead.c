@@ -130,6 +130,7 @@ uint64_t rdzv_next_number(const struct er_rdzv *c)
         if (n->present && n->member.running > top)
             top = n->member.running;
     }
+    top = c->seen > top ? c->seen : top;
     return (top > c->opts.first_generation ? top : c->opts.first_generation) + 1;
 }
 

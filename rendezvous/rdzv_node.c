@@ -67,21 +67,25 @@ static void ask_lease(struct er_rdzv *c)
     a->lease.ttl_us = c->opts.lease_ttl_us;
 }
 
+/* Ends the lease of the record of my name, once; its DELETE is on its way then. */
+static void evict(struct er_rdzv *c)
+{
+    if (c->evicted_lease == c->k_node.lease)
+        return;
+    c->evicted_lease = c->k_node.lease;
+    rdzv_act(c, ER_ACT_REVOKE)->lease.id = c->evicted_lease;
+}
+
 /* The record of my name belongs to somebody else, or to an earlier life of this agent. */
 static void name_taken(struct er_rdzv *c)
 {
     char text[256] = "";
     struct er_text t = {text, sizeof(text), 0};
-    struct er_rdzv_action *a;
 
     if (!c->taken_us)
         c->taken_us = c->now_us;
     if (c->node.boot_id_hash == c->opts.boot_id_hash) {
-        if (c->evicted_lease == c->k_node.lease)
-            return; /* its DELETE is on its way */
-        c->evicted_lease = c->k_node.lease;
-        a = rdzv_act(c, ER_ACT_REVOKE);
-        a->lease.id = c->evicted_lease;
+        evict(c);
         return;
     }
     if (!rdzv_due(c, er_deadline_in(c->taken_us, 2 * c->opts.lease_ttl_us)))
@@ -147,6 +151,7 @@ static void join(struct er_rdzv *c)
     } else if (c->node.incarnation != c->opts.incarnation) {
         name_taken(c);
     } else { /* my record under the lease I lost: look again until it is gone */
+        evict(c);
         lane->reread = true;
         lane->retry_us = er_deadline_in(c->now_us, STALE_US);
         rdzv_wake(c, lane->retry_us);

@@ -112,7 +112,7 @@ void rdzv_note_losses(struct er_rdzv *c)
             return;
         n->node = node->id;
         n->address = node->member.address;
-        n->reason = node->present ? "agent_died" : departed ? "drained" : "lease_expired";
+        n->reason = departed ? "drained" : node->present ? "agent_died" : "lease_expired";
         n->duration_us = c->now_us - node->gone_us;
     }
 }

@@ -180,7 +180,7 @@ static void first_world(struct er_rdzv *c, struct er_job_record *w)
             er_text_add(&run, digit);
         }
     }
-    w->generation = c->opts.first_generation + 1;
+    w->generation = (c->seen > c->opts.first_generation ? c->seen : c->opts.first_generation) + 1;
     w->min_nodes = c->opts.min_nodes;
     w->max_nodes = c->opts.max_nodes;
     w->writer = c->opts.incarnation;

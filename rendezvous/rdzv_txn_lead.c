@@ -6,6 +6,14 @@
 
 /* The leader's transactions. */
 
+/* That this node's session leads, by the record's nonce: a store that was wiped may give the same
+ * revision to another one's, and to another world. */
+static void cmp_leader(struct er_rdzv *c, struct er_rdzv_lane *l)
+{
+    rdzv_txn_cmp_value(l, rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, ""), c->leader_bytes,
+                       c->leader_n);
+}
+
 /* What every transaction of a leader compares: world as it knows it, and its own session. */
 static struct er_bytes guard(struct er_rdzv *c, struct er_rdzv_lane *l, uint64_t world_rev)
 {
@@ -14,7 +22,7 @@ static struct er_bytes guard(struct er_rdzv *c, struct er_rdzv_lane *l, uint64_t
     if (er_bug(UNGUARDED))
         return world;
     rdzv_txn_add_cmp(l, ER_CMP_MOD, world, world_rev);
-    rdzv_txn_add_cmp(l, ER_CMP_MOD, rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, ""), c->lead_rev);
+    cmp_leader(c, l);
     return world;
 }
 
@@ -194,7 +202,7 @@ void rdzv_send_handover(struct er_rdzv *c, const struct er_view_node *to)
     struct er_rdzv_lane *l = rdzv_txn_begin(c, ER_LANE_LEAD, ER_TXN_HANDOVER);
     struct er_bytes leader = rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, "");
 
-    rdzv_txn_add_cmp(l, ER_CMP_MOD, leader, c->lead_rev);
+    cmp_leader(c, l);
     rdzv_txn_add_cmp(l, ER_CMP_MOD, rdzv_txn_key_of(c, l, ER_KEY_NODE, 0, to->id), to->mod_rev);
     rdzv_txn_put_leader(c, l, leader, to->id, to->member.incarnation, to->lease);
     rdzv_txn_add_read(l, leader);
@@ -245,7 +253,7 @@ void rdzv_send_aside(struct er_rdzv *c)
     struct er_text why = {aside.reason, sizeof(aside.reason), 0};
 
     er_text_add(&why, c->aside.reason);
-    rdzv_txn_add_cmp(l, ER_CMP_MOD, rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, ""), c->lead_rev);
+    cmp_leader(c, l);
     c->aside.ctl_rev = c->aside.ctl[0] ? ctl_rev(c, c->aside.ctl) : 0;
     if (c->aside.ctl[0])
         take_ctl(c, l, c->aside.ctl, c->aside.ctl_rev);
@@ -282,8 +290,7 @@ bool rdzv_send_clean(struct er_rdzv *c, const struct er_store_reply *found)
             continue;
         if (!l) {
             l = rdzv_txn_begin(c, ER_LANE_LEAD, ER_TXN_CLEAN);
-            rdzv_txn_add_cmp(l, ER_CMP_MOD, rdzv_txn_key_of(c, l, ER_KEY_LEADER, 0, ""),
-                             c->lead_rev);
+            cmp_leader(c, l);
         }
         if (l->txn.then_n == ER_STORE_TXN_OPS_MAX || l->used + ER_KEY_MAX > sizeof(l->arena))
             break;

@@ -414,6 +414,22 @@ struct mem_store *mem_store_new(void)
     return s;
 }
 
+void mem_store_wipe(struct mem_store *s)
+{
+    er_list_for_each_safe (node, &s->late) {
+        er_list_remove(node);
+        free(ER_LIST_ITEM(node, struct mem_late, node));
+    }
+    for (size_t i = 0; i < s->record_n; i++)
+        mem_blob_unref(s->records[i].blob);
+    mem_store_drop_events(s, s->event_n);
+    s->record_n = 0;
+    s->revision = 1;
+    s->compacted = 0;
+    er_list_for_each_safe (node, &s->leases) /* no key is left that they could take along */
+        mem_lease_end(s, ER_LIST_ITEM(node, struct mem_lease, node));
+}
+
 void mem_store_free(struct mem_store *s)
 {
     if (!s)

@@ -135,7 +135,7 @@ static uint64_t watch_due(const struct mem_client *c, struct mem_watch *w)
 
     if (w->dead)
         return ER_FOREVER;
-    if (w->opening)
+    if (w->opening || w->stale)
         return w->open_us;
     if (w->next_rev <= c->store->compacted)
         return 0;
@@ -202,7 +202,7 @@ static void deliver_watch(struct mem_client *c, struct mem_watch *w)
     while (watch_due(c, w) <= c->store->now_us) {
         if (w->opening)
             tell_open(w);
-        else if (w->next_rev <= c->store->compacted)
+        else if (w->stale || w->next_rev <= c->store->compacted)
             watch_stale(w);
         else
             deliver_revision(c, w, next_event(c, w));
@@ -224,6 +224,27 @@ static void reap_watches(struct mem_client *c)
         if (w->dead)
             watch_free(w);
     }
+}
+
+void mem_client_wiped(struct mem_client *c)
+{
+    er_list_for_each (node, &c->answers) {
+        struct mem_answer *a = ER_LIST_ITEM(node, struct mem_answer, node);
+
+        if (a->kind == ANSWER_TXN && a->rc == 0) {
+            mem_reply_done(&a->reply);
+            a->rc = ER_E_AMBIGUOUS;
+        }
+    }
+    er_list_for_each (node, &c->watches) {
+        struct mem_watch *w = ER_LIST_ITEM(node, struct mem_watch, node);
+
+        w->stale = true;
+        w->opening = false;
+        w->open_us = er_deadline_in(c->store->now_us, c->watch_delay_us);
+    }
+    if (!c->cut && !c->deaf)
+        c->resumed_us = c->store->now_us;
 }
 
 /* ---- the port ---- */

@@ -75,6 +75,15 @@ void er_store_mem_compact(struct er_store *store, uint64_t rev)
     mem_store_compact(mem_client_of(store)->store, rev);
 }
 
+void er_store_mem_wipe(struct er_store *store)
+{
+    struct mem_store *s = mem_client_of(store)->store;
+
+    er_list_for_each (node, &s->clients)
+        mem_client_wiped(ER_LIST_ITEM(node, struct mem_client, node));
+    mem_store_wipe(s);
+}
+
 void er_store_mem_deaf(struct er_store *store, bool deaf)
 {
     struct mem_client *c = mem_client_of(store);

@@ -74,6 +74,8 @@ struct mem_late *mem_txn_copy(const struct er_store_txn *txn);
 struct mem_lease *mem_lease_find(struct mem_store *s, uint64_t id);
 void mem_lease_end(struct mem_store *s, struct mem_lease *lease);
 void mem_store_compact(struct mem_store *s, uint64_t rev);
+/* But for its clients and the clock. */
+void mem_store_wipe(struct mem_store *s);
 const struct mem_record *mem_store_get(const struct mem_store *s, struct er_bytes key);
 
 struct mem_blob *mem_blob_ref(struct mem_blob *b);
@@ -112,6 +114,7 @@ struct mem_watch {
     struct er_bytes key; /* owned */
     bool prefix, dead;
     bool opening; /* that it is open is yet to be told, at open_us */
+    bool stale;   /* told at open_us, too: the store it watched is not there any more */
     uint64_t open_us;
     er_store_watch_fn fn;
     void *user;
@@ -137,6 +140,8 @@ static inline struct mem_client *mem_client_of(const struct er_store *store)
     return (struct mem_client *)(uintptr_t)store;
 }
 
+/* What this client waits for will not come from the store that it asked. */
+void mem_client_wiped(struct mem_client *c);
 /* From now on kept alive, or not. */
 void mem_client_keep(struct mem_client *c, bool keep);
 /* Of store_mem.c, for leases that end: room for more events (-ENOMEM), and a record's end. */

@@ -92,7 +92,6 @@ static void put_node(struct er_view *v, const char *id, const struct er_store_kv
     if (!n->present || n->member.incarnation != member.incarnation)
         n->joined_us = now_us;
     n->present = true;
-    n->departed = false;
     n->member = member;
     n->mod_rev = kv->mod_rev;
     n->lease = kv->lease;
@@ -106,7 +105,8 @@ static void delete_node(struct er_view *v, const char *id, uint64_t now_us)
         return;
     n->present = false;
     n->gone_us = now_us;
-    n->departed = er_view_leaving(n);
+    if (er_view_leaving(n))
+        n->departed = n->member.incarnation;
 }
 
 static void put_assign(struct er_view *v, const char *id, const struct er_store_kv *kv,
@@ -216,7 +216,7 @@ static void put_ctl(struct er_view *v, const char *id, const struct er_store_kv 
 
 static unsigned lost_trait(const struct er_view *v, const struct er_view_node *n)
 {
-    return n->present ? BIT(REBORN) : er_view_departed(v, n) ? BIT(DEPARTED) : BIT(ABSENT);
+    return er_view_departed(v, n) ? BIT(DEPARTED) : n->present ? BIT(REBORN) : BIT(ABSENT);
 }
 
 static bool has_quit(const struct er_view *v, const struct er_view_node *n)
@@ -370,13 +370,18 @@ bool er_view_leaving(const struct er_view_node *n)
            (n->has_assign && n->assign.drain && n->assign.drain == n->member.incarnation);
 }
 
+/* Also when its next incarnation is there already. A leader that came later knows one of them, by
+ * the cause. */
 bool er_view_departed(const struct er_view *v, const struct er_view_node *n)
 {
     const struct er_job_record *w = &v->world;
+    uint64_t incarnation;
 
-    return !n->present &&
-           (n->departed || (w->phase == ER_WORLD_FORMING && w->reason == ER_REASON_DRAINED &&
-                            w->has_cause && strcmp(w->cause.node_id, n->id) == 0));
+    if (er_view_member_rank(v, n, &incarnation) < 0 || er_view_alive_member(v, n))
+        return false;
+    return n->departed == incarnation ||
+           (w->phase == ER_WORLD_FORMING && w->reason == ER_REASON_DRAINED && w->has_cause &&
+            strcmp(w->cause.node_id, n->id) == 0);
 }
 
 /* The newest generation this incarnation was given and may run: one that was sealed. A number above

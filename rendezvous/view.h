@@ -41,9 +41,9 @@ struct er_view_node {
     bool present;            /* registered */
     struct er_member member; /* the last record seen, also when absent */
     uint64_t mod_rev, lease;
-    bool aside;       /* set aside */
-    uint64_t gone_us; /* absent: since when this view knows */
-    bool departed;    /* absent: said goodbye (draining and left) before */
+    bool aside;        /* set aside */
+    uint64_t gone_us;  /* absent: since when this view knows */
+    uint64_t departed; /* newest incarnation that left on purpose, as far as this view knows */
     bool has_assign;
     struct er_assign assign;
     uint64_t result_generation; /* of the newest result; 0 none */
@@ -109,8 +109,8 @@ bool er_view_succeeded(const struct er_view *v, const struct er_view_node *n);
 bool er_view_lost_member(const struct er_view *v, const struct er_view_node *n);
 /* Registered, and about to leave: it said so, or was asked to. */
 bool er_view_leaving(const struct er_view_node *n);
-/* An absent node that said goodbye: seen by this view, or told by the leader that ended the
- * generation for it. */
+/* A member that is gone, or another incarnation by now, and said goodbye: seen by this view, or
+ * told by the leader that ended the generation for it. */
 bool er_view_departed(const struct er_view *v, const struct er_view_node *n);
 /* Registered, and nothing older than the next generation runs there. */
 bool er_view_ready(const struct er_view *v, const struct er_view_node *n);

@@ -48,6 +48,7 @@ static void on_start(void *user, const struct er_assignment *a)
              (unsigned long long)a->generation, a->node_rank, a->nnodes, a->first_rank,
              a->first_rank + a->local_size - 1, a->world_size);
     node->running = node->last_started = a->generation;
+    node->nonce = a->nonce;
     node->preparing = node->reported = node->late_to_stop = false;
     node->fail_us = node->ok_us = node->left_us = node->ready_us = 0;
     if (sim->finishing)
@@ -63,6 +64,7 @@ static void on_prepare(void *user, const struct er_assignment *a)
     sim_check_prepare(node, a);
     sim_tell(node->sim, node->label, "prepares workers of %llu", (unsigned long long)a->generation);
     node->running = a->generation;
+    node->nonce = a->nonce;
     node->preparing = true;
     node->reported = false;
     node->ready_us = sim_soon(node->sim, &node->rand, node->sim->shape.prepare * ER_US_PER_S);

@@ -5,7 +5,8 @@
  * replay exactly. sim.c: agents, workers, clock; sim_check.c: what must always hold, checked on
  * every change of the store in its order; sim_schedule.c: which faults, and when; sim_fault.c: what
  * each does; sim_text.c: shape and schedule as one line; sim_tell.c: what happens as text;
- * sim_golden.c: scenarios and their golden traces; rendezvous.c: the program.
+ * sim_golden.c: scenarios and their golden traces; sim_soak.c: many seeds; sim_bugs.c: planted
+ * bugs; rendezvous.c: the program.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,6 +22,7 @@
 #define SIM_NODES  64
 #define SIM_GENS   256 /* sealed generations remembered */
 #define SIM_FAULTS 96  /* of one schedule */
+#define SIM_FORMER 32
 #define SIM_ROOT   "/elastic-run/sim/"
 
 /* X(NAME, weight) */
@@ -51,7 +53,8 @@
     X(CLOCK, 4)                                                                                    \
     X(COMMIT, 12)                                                                                  \
     X(KEYS, 6)                                                                                     \
-    X(RESPEC, 3)
+    X(RESPEC, 3)                                                                                   \
+    X(WIPE, 2)
 enum sim_fault_kind {
 #define SIM_ENUM(name, weight) SIM_##name,
     SIM_FAULT_KINDS(SIM_ENUM)
@@ -96,6 +99,7 @@ enum sim_role {
     X(spread, "agents start within")                                                               \
     X(interval, "between two grows")                                                               \
     X(focus, "phase that faults are aimed at; 6: none")                                            \
+    X(patience, "that a fault waits for its moment; 0: 30")                                        \
     X(until, "when everything heals")
 struct sim_shape {
 #define SIM_FIELD(name, what) uint64_t name;
@@ -103,8 +107,8 @@ struct sim_shape {
 #undef SIM_FIELD
 };
 
-/* Due at `at_us`; then as soon as the job is in `phase` and the victim has `role`, at the latest 30
- * s after. */
+/* Due at `at_us`; then as soon as the job is in `phase`, and somebody who has `role` feels it. When
+ * that has not come after the shape's patience, it hits whoever feels it, wherever the job is. */
 struct sim_fault {
     uint64_t at_us, amount;
     enum sim_fault_kind kind;
@@ -133,6 +137,7 @@ struct sim_node {
     int64_t jump_us;
     /* its workers */
     uint64_t running, last_started; /* generation; 0 none */
+    uint64_t nonce;                 /* of what runs: another store may have given the number too */
     bool preparing, reported;
     struct er_farewell farewell;
     uint64_t farewell_us; /* its guard tells the store; 0: it doesn't */
@@ -170,11 +175,15 @@ struct sim {
     /* what the observer has seen */
     struct er_assign assign[SIM_NODES];
     bool assign_seen[SIM_NODES], registered[SIM_NODES];
-    uint64_t spec_seen[SIM_NODES]; /* of its record */
+    uint64_t spec_seen[SIM_NODES], incarnation_seen[SIM_NODES]; /* of its record */
     char fence[ER_FENCE_MAX];
     struct er_job_record world;
     bool has_world;
     uint64_t commit_step, commit_generation, commits;
+    uint64_t watch;                       /* the observer's */
+    unsigned wipes;                       /* of the store */
+    struct sim_sealed former[SIM_FORMER]; /* newest generations of stores that were wiped */
+    unsigned former_n;                    /* ever; a ring */
     struct sim_sealed gens[SIM_GENS];
 };
 
@@ -199,6 +208,7 @@ bool sim_run_plain(struct sim *sim);
 void sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sim_observe(struct sim *sim); /* from the first revision on */
 void sim_look(struct sim *sim);    /* at what is new */
+void sim_wipe(struct sim *sim);    /* the store is empty, and another one */
 struct sim_sealed *sim_sealed(struct sim *sim, uint64_t generation); /* NULL: not known */
 void sim_check_start(struct sim_node *node, const struct er_assignment *a);
 void sim_check_prepare(struct sim_node *node, const struct er_assignment *a);
@@ -220,6 +230,7 @@ void sim_inject(struct sim *sim); /* what is due */
 void sim_heal(struct sim *sim);
 /* Why no fault of that kind can hit there; NULL: it can. */
 const char *sim_impossible(enum sim_fault_kind kind, enum sim_phase phase, enum sim_role role);
+void sim_print_impossible(void);
 
 /* sim_fault.c: false: it changes nothing now. */
 bool sim_act(struct sim *sim, struct sim_node *node, enum sim_fault_kind kind, uint64_t amount);
@@ -239,6 +250,24 @@ void sim_tell(const struct sim *sim, const char *actor, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void sim_tell_store(const struct sim *sim, const struct er_store_event *events, size_t n);
 void sim_tell_note(const struct sim *sim, const char *actor, const struct er_note *note);
+
+/* sim_soak.c */
+#define SIM_JOBS 256 /* processes */
+struct sim_soak {
+    uint64_t first, count; /* seeds */
+    unsigned jobs;         /* processes */
+    double limit_s;        /* 0: none */
+    const char *hash;      /* of the binary, for a line of JSON; NULL: no such line */
+};
+/* Runs them, says what they have covered. The exit status. */
+int sim_soak(const struct sim_soak *opts);
+/* Memory that forked processes share; zeroed, never freed. */
+void *sim_share(size_t n);
+/* `run` in so many processes; false: some (died[]) did not return. */
+bool sim_jobs(unsigned jobs, void (*run)(void *arg, unsigned job), void *arg, bool died[SIM_JOBS]);
+
+/* sim_bugs.c: hunts every planted bug so many times, from different seeds. The exit status. */
+int sim_bugs(unsigned repeats, unsigned jobs);
 
 /* sim_golden.c */
 extern bool sim_plain; /* nothing is left to chance: every delay is the same, no clock drifts */

@@ -32,6 +32,18 @@ struct sim_sealed *sim_sealed(struct sim *sim, uint64_t generation)
     return generation && g->generation == generation ? g : NULL;
 }
 
+/* An agent may act on what it heard from a store that is not there any more. */
+static const struct sim_sealed *sealed_ever(struct sim *sim, uint64_t generation, uint64_t nonce)
+{
+    const struct sim_sealed *g = sim_sealed(sim, generation);
+
+    for (unsigned i = 0; (!g || g->nonce != nonce) && i < SIM_FORMER; i++) {
+        if (sim->former[i].generation == generation && sim->former[i].nonce == nonce)
+            return &sim->former[i];
+    }
+    return g;
+}
+
 static int index_of(const struct sim *sim, const char *name)
 {
     int v = 0;
@@ -64,7 +76,9 @@ static void check_member(struct sim *sim, const struct er_job_record *w, struct 
     g->rank[i] = a->group_rank;
     g->first[i] = a->first_rank;
     g->incarnation[i] = a->incarnation;
-    sim_require(sim, !sim->registered[i] || sim->spec_seen[i] == w->spec,
+    sim_require(sim,
+                !sim->registered[i] || sim->incarnation_seen[i] != a->incarnation ||
+                    sim->spec_seen[i] == w->spec,
                 "n%d is in %llu with another spec", i, (unsigned long long)w->generation);
     sim_require(sim,
                 !running_now(node) || node->incarnation != a->incarnation ||
@@ -271,6 +285,7 @@ static void see_member(struct sim *sim, int i, const struct er_store_kv *kv)
         return;
     }
     sim->spec_seen[i] = m.spec;
+    sim->incarnation_seen[i] = m.incarnation;
     if (m.incarnation == node->incarnation && node->driver && node->running)
         sim_require(sim, m.left < node->running, "n%d said it left %llu and runs %llu", i,
                     (unsigned long long)m.left, (unsigned long long)node->running);
@@ -341,15 +356,52 @@ static void observe(void *user, int rc, const struct er_store_event *events, siz
 
 void sim_observe(struct sim *sim)
 {
-    uint64_t id;
-
     sim->observer->ops->watch(sim->observer, (struct er_bytes){SIM_ROOT, sizeof(SIM_ROOT) - 1},
-                              true, 1, observe, sim, &id);
+                              true, 1, observe, sim, &sim->watch);
 }
 
 void sim_look(struct sim *sim)
 {
     sim->observer->ops->dispatch(sim->observer, sim->now_us);
+}
+
+/* The newest generation, and the one before it, which a node whose watch lags may still start. */
+static void remember(struct sim *sim)
+{
+    for (unsigned n = 0; n < 4; n++) {
+        const struct sim_sealed *newest = NULL;
+
+        for (size_t i = 0; i < SIM_GENS; i++) {
+            const struct sim_sealed *g = &sim->gens[i];
+
+            if (g->generation && (!newest || g->generation > newest->generation))
+                newest = g;
+        }
+        if (!newest)
+            return;
+        sim->former[sim->former_n++ % SIM_FORMER] = *newest;
+        sim_sealed(sim, newest->generation)->generation = 0;
+    }
+}
+
+/* What is promised after that: another run, with numbers above those that its members have seen.
+ * Commits, results, requests and the budget are forgotten. */
+void sim_wipe(struct sim *sim)
+{
+    sim_look(sim);
+    sim->observer->ops->unwatch(sim->observer, sim->watch);
+    er_store_mem_wipe(sim->observer);
+    remember(sim);
+    for (size_t i = 0; i < SIM_GENS; i++)
+        sim->gens[i].generation = 0;
+    memset(&sim->world, 0, sizeof(sim->world));
+    memset(sim->assign_seen, 0, sizeof(sim->assign_seen));
+    memset(sim->registered, 0, sizeof(sim->registered));
+    sim->fence[0] = 0;
+    sim->has_world = false;
+    sim->commit_step = sim->commit_generation = 0;
+    sim->wipes++;
+    sim_observe(sim);
 }
 
 /* ---- what agents are told ---- */
@@ -361,7 +413,7 @@ void sim_check_start(struct sim_node *node, const struct er_assignment *a)
     int i = node->index;
 
     sim_look(sim); /* the seal may come with this very dispatch */
-    g = sim_sealed(sim, a->generation);
+    g = sealed_ever(sim, a->generation, a->nonce);
     sim_require(sim, node->running == 0 || (node->preparing && node->running == a->generation),
                 "n%d started %llu while %llu runs", i, (unsigned long long)a->generation,
                 (unsigned long long)node->running);

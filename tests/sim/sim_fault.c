@@ -6,13 +6,15 @@
 /* What each kind of fault does. */
 
 /* A dead peer makes the others' workers fail soon after. */
-static void make_victims(struct sim *sim, uint64_t generation, struct er_rand *r)
+static void make_victims(struct sim *sim, const struct sim_node *node, uint64_t generation,
+                         struct er_rand *r)
 {
     for (int i = 0; i < sim->n; i++) {
         struct sim_node *other = &sim->nodes[i];
 
-        if (other->driver && generation && other->running == generation && !other->preparing &&
-            !other->left_us && sim_chance(r, 80))
+        if (other->driver && generation && other->running == generation &&
+            other->nonce == node->nonce && !other->preparing && !other->left_us &&
+            sim_chance(r, 80))
             other->fail_us = sim_soon(sim, r, 200000);
     }
 }
@@ -24,11 +26,11 @@ static bool do_fail(struct sim *sim, struct sim_node *node, uint64_t amount)
 
     if (!node->running || node->reported)
         return false;
-    if (g)
+    if (g && g->nonce == node->nonce)
         g->genuine = true;
     sim_report(node, false, amount % 10 == 0);
     if (!node->preparing)
-        make_victims(sim, node->running, &node->rand);
+        make_victims(sim, node, node->running, &node->rand);
     return true;
 }
 
@@ -67,7 +69,7 @@ static void crash(struct sim *sim, struct sim_node *node, uint64_t max_us, uint6
 
     sim_down(node);
     node->restart_us = sim->now_us + 1 + amount % max_us;
-    make_victims(sim, generation, &node->rand);
+    make_victims(sim, node, generation, &node->rand);
 }
 
 static bool do_crash_fast(struct sim *sim, struct sim_node *node, uint64_t amount)
@@ -240,6 +242,16 @@ static bool do_outage(struct sim *sim, struct sim_node *node, uint64_t amount)
     return true;
 }
 
+/* It comes back empty, at once or after an outage. Who has heard of the job's end is not started
+ * again, so the job must not be over. */
+static bool do_wipe(struct sim *sim, struct sim_node *node, uint64_t amount)
+{
+    if (!sim->has_world || sim_job_over(&sim->world) || sim->outage_us)
+        return false;
+    sim_wipe(sim);
+    return amount % 2 ? true : do_outage(sim, node, amount / 2);
+}
+
 /* Monotonic clocks only go forward. */
 static bool do_clock(struct sim *sim, struct sim_node *node, uint64_t amount)
 {
@@ -305,6 +317,7 @@ static bool (*const actions[SIM_FAULT_COUNT])(struct sim *, struct sim_node *, u
     [SIM_COMMIT] = do_commit,
     [SIM_KEYS] = do_keys,
     [SIM_RESPEC] = do_respec,
+    [SIM_WIPE] = do_wipe,
 };
 
 bool sim_act(struct sim *sim, struct sim_node *node, enum sim_fault_kind kind, uint64_t amount)

@@ -5,8 +5,6 @@
 
 /* Shapes of jobs, and schedules of faults: what, where in the job's life, to whom, and when. */
 
-#define TRIGGER_US (30 * ER_US_PER_S) /* a fault waits that long for its moment */
-
 uint64_t sim_hits[SIM_FAULT_COUNT][SIM_PHASE_COUNT][SIM_ROLE_COUNT];
 
 /* ---- the shape ---- */
@@ -24,10 +22,10 @@ static uint64_t pick_size(struct er_rand *r)
 static uint64_t pick_focus(struct er_rand *r)
 {
     static const unsigned weights[SIM_PHASE_COUNT + 1] = {
-        [SIM_PHASE_first] = 3, [SIM_PHASE_planning] = 2, [SIM_PHASE_ahead] = 2,
-        [SIM_PHASE_go] = 2,    [SIM_PHASE_COUNT] = 3,
+        [SIM_PHASE_first] = 2, [SIM_PHASE_planning] = 5, [SIM_PHASE_sealed] = 2,
+        [SIM_PHASE_ahead] = 8, [SIM_PHASE_go] = 9,       [SIM_PHASE_COUNT] = 8,
     };
-    uint64_t dice = sim_below(r, 12), focus = 0;
+    uint64_t dice = sim_below(r, 34), focus = 0;
 
     while (dice >= weights[focus])
         dice -= weights[focus++];
@@ -45,6 +43,7 @@ static void aim_shape(struct sim_shape *s, struct er_rand *r)
         s->new_runs = 1;
         s->stubborn = 70;
         break;
+    case SIM_PHASE_sealed:   /* beside nodes that were left out, and run */
     case SIM_PHASE_planning: /* of some, while others still run */
         s->n += 2;
         s->stubborn = 50;
@@ -92,6 +91,7 @@ void sim_pick_shape(struct sim *sim)
     s->depart = 3;
     s->spread = 3;
     s->interval = sim_chance(r, 50) ? 60 : 10;
+    s->patience = s->focus == SIM_PHASE_COUNT ? 30 : 90;
     aim_shape(s, r);
 }
 
@@ -126,7 +126,8 @@ static struct sim_fault pick_fault(struct er_rand *r, uint64_t at_us)
     };
 }
 
-/* Steps that bring a job into a phase, in their order; then come faults that hit it there. */
+/* Steps that bring a job into a phase, in their order; then come faults that hit it there: first
+ * some that leave it there, at last one of any kind. */
 struct mover {
     unsigned focus; /* phase */
     struct {
@@ -134,64 +135,87 @@ struct mover {
         enum sim_phase phase;
         enum sim_role role;
     } steps[3];
-    unsigned n, aimed; /* steps; faults after them */
+    unsigned n, gentle; /* steps; faults after them, before the last */
 };
 
 static const struct mover movers[] = {
-    /* A run begins beside the workers of an old one: they are cut off, and another agent starts.
-     * With its leader gone one of them leads. */
+    /* A run begins beside the workers of an old one: the store has forgotten it; */
+    {SIM_PHASE_first, {{SIM_WIPE, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 1},
+    {SIM_PHASE_first, {{SIM_WIPE, SIM_PHASE_sealed, SIM_ROLE_leader}}, 1, 1},
+    /* or they are cut off, and another agent starts. With its leader gone one of them leads. */
     {SIM_PHASE_first,
      {{SIM_CUT, SIM_PHASE_sealed, SIM_ROLE_member},
       {SIM_LEAVE, SIM_PHASE_sealed, SIM_ROLE_leader},
       {SIM_LEAVE, SIM_PHASE_first, SIM_ROLE_leader}},
      3,
-     3},
-    {SIM_PHASE_first,
-     {{SIM_CUT, SIM_PHASE_sealed, SIM_ROLE_member},
-      {SIM_CRASH_SLOW, SIM_PHASE_sealed, SIM_ROLE_leader}},
-     2,
-     2},
-    {SIM_PHASE_first, {{SIM_SUCCESS, SIM_PHASE_sealed, SIM_ROLE_leader}}, 1, 6},
-    {SIM_PHASE_planning, {{SIM_FAIL, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 2},
+     1},
+    {SIM_PHASE_first, {{SIM_SUCCESS, SIM_PHASE_sealed, SIM_ROLE_leader}}, 1, 2},
+    {SIM_PHASE_planning, {{SIM_FAIL, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 1},
     /* What belongs to a plan that is given up comes late. */
     {SIM_PHASE_planning,
      {{SIM_FAIL, SIM_PHASE_sealed, SIM_ROLE_member},
       {SIM_LATE, SIM_PHASE_planning, SIM_ROLE_leader},
       {SIM_LEAVE, SIM_PHASE_planning, SIM_ROLE_member}},
      3,
-     1},
-    {SIM_PHASE_planning, {{SIM_CRASH_FAST, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 2},
-    {SIM_PHASE_planning, {{SIM_SCALE, SIM_PHASE_sealed, SIM_ROLE_other}}, 1, 2},
-    {SIM_PHASE_ahead, {{SIM_SCALE, SIM_PHASE_sealed, SIM_ROLE_other}}, 1, 2},
-    {SIM_PHASE_ahead, {{SIM_DRAIN, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 2},
-    {SIM_PHASE_ahead, {{SIM_ASIDE, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 2},
-    {SIM_PHASE_go, {{SIM_SCALE, SIM_PHASE_sealed, SIM_ROLE_other}}, 1, 2},
-    {SIM_PHASE_go, {{SIM_LEAVE, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 2},
-    {SIM_PHASE_go, {{SIM_ASIDE, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 2},
+     0},
+    {SIM_PHASE_planning,
+     {{SIM_QUIT, SIM_PHASE_sealed, SIM_ROLE_member},
+      {SIM_LATE, SIM_PHASE_planning, SIM_ROLE_leader},
+      {SIM_CRASH_FAST, SIM_PHASE_planning, SIM_ROLE_member}},
+     3,
+     0},
+    {SIM_PHASE_planning, {{SIM_CRASH_FAST, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 1},
+    {SIM_PHASE_planning, {{SIM_SCALE, SIM_PHASE_sealed, SIM_ROLE_other}}, 1, 1},
+    /* Who is cut off, or does not stop in time, is left out. */
+    {SIM_PHASE_sealed, {{SIM_FAIL, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 3},
+    {SIM_PHASE_sealed, {{SIM_CUT, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 3},
+    {SIM_PHASE_ahead, {{SIM_SCALE, SIM_PHASE_sealed, SIM_ROLE_other}}, 1, 1},
+    {SIM_PHASE_ahead, {{SIM_DRAIN, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 1},
+    {SIM_PHASE_ahead, {{SIM_ASIDE, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 1},
+    {SIM_PHASE_go, {{SIM_SCALE, SIM_PHASE_sealed, SIM_ROLE_other}}, 1, 1},
+    {SIM_PHASE_go, {{SIM_LEAVE, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 1},
+    {SIM_PHASE_go, {{SIM_ASIDE, SIM_PHASE_sealed, SIM_ROLE_member}}, 1, 1},
 };
 
 static const struct mover *pick_mover(struct er_rand *r, uint64_t focus)
 {
-    size_t n = sizeof(movers) / sizeof(movers[0]), i = sim_below(r, n);
+    const struct mover *fit[sizeof(movers) / sizeof(movers[0])];
+    size_t n = 0;
 
-    while (movers[i].focus != focus)
-        i = (i + 1) % n;
-    return &movers[i];
+    for (size_t i = 0; i < sizeof(movers) / sizeof(movers[0]); i++) {
+        if (movers[i].focus == focus)
+            fit[n++] = &movers[i];
+    }
+    return fit[sim_below(r, n)];
 }
 
-/* What only a node with workers, or one that had some, feels is the rarest, and that most of all on
- * one that is no member. */
-static void aim(struct er_rand *r, struct sim_fault *f, uint64_t focus)
+/* What only a node with workers, or one that had some, feels is the rarest, and that most of all
+ * where nobody should have any. */
+static void aim(struct er_rand *r, struct sim_fault *f, uint64_t focus, bool last)
 {
     static const enum sim_fault_kind rare[] = {SIM_FAIL, SIM_QUIT, SIM_SUCCESS, SIM_COMMIT,
                                                SIM_KEYS};
+    static const enum sim_fault_kind gentle[] = {
+        SIM_LOST_REPLY, SIM_LATE,    SIM_LOST,    SIM_DUPLICATE, SIM_REFUSED, SIM_DELAY, SIM_SCALE,
+        SIM_ASIDE,      SIM_RELEASE, SIM_COMPACT, SIM_CLOCK,     SIM_COMMIT,  SIM_KEYS};
+    static const enum sim_fault_kind rough[] = {
+        SIM_FAIL, SIM_QUIT,  SIM_SUCCESS, SIM_CRASH_FAST, SIM_CRASH_SLOW,
+        SIM_TOLD, SIM_CUT,   SIM_DEAF,    SIM_REBOOT,     SIM_OUTAGE,
+        SIM_WIPE, SIM_LEAVE, SIM_DRAIN,   SIM_RESPEC,     SIM_LEASE};
 
-    f->kind = (enum sim_fault_kind)sim_below(r, SIM_FAULT_COUNT);
     f->phase = (enum sim_phase)focus;
-    if (!sim_chance(r, focus == SIM_PHASE_first ? 70 : 30))
-        return;
-    f->kind = rare[sim_below(r, 5)];
-    f->role = focus == SIM_PHASE_first && sim_chance(r, 75) ? SIM_ROLE_leader : SIM_ROLE_other;
+    f->kind = last ? rough[sim_below(r, sizeof(rough) / sizeof(rough[0]))]
+                   : gentle[sim_below(r, sizeof(gentle) / sizeof(gentle[0]))];
+    if (focus == SIM_PHASE_sealed || (last && sim_chance(r, 15)))
+        f->kind = rare[sim_below(r, 5)];
+    if (focus == SIM_PHASE_planning && last && sim_chance(r, 25)) {
+        f->kind = rare[sim_below(r, 3)];
+        f->role = SIM_ROLE_other;
+    }
+    if (focus == SIM_PHASE_sealed)
+        f->role = SIM_ROLE_other;
+    else if (focus == SIM_PHASE_first)
+        f->role = sim_chance(r, 50) ? SIM_ROLE_leader : SIM_ROLE_other;
 }
 
 static void schedule_at_random(struct sim *sim, uint64_t at)
@@ -200,6 +224,8 @@ static void schedule_at_random(struct sim *sim, uint64_t at)
 
     for (size_t i = 0; i < sim->fault_n; i++) {
         sim->faults[i] = pick_fault(r, at);
+        if (sim_chance(r, 50))
+            sim->faults[i].kind = (enum sim_fault_kind)sim_below(r, SIM_FAULT_COUNT);
         at += 1 + sim_below(r, sim_chance(r, 50) ? 300000 : 12 * ER_US_PER_S);
     }
 }
@@ -211,10 +237,10 @@ static void schedule_aimed(struct sim *sim, uint64_t at)
     for (size_t i = 0; i < sim->fault_n;) {
         const struct mover *m = pick_mover(r, sim->shape.focus);
 
-        for (unsigned k = 0; k < m->n + m->aimed && i < sim->fault_n; k++, i++) {
+        for (unsigned k = 0; k <= m->n + m->gentle && i < sim->fault_n; k++, i++) {
             sim->faults[i] = pick_fault(r, at);
             if (k >= m->n) {
-                aim(r, &sim->faults[i], sim->shape.focus);
+                aim(r, &sim->faults[i], sim->shape.focus, k == m->n + m->gentle);
             } else {
                 sim->faults[i].kind = m->steps[k].kind;
                 sim->faults[i].phase = m->steps[k].phase;
@@ -222,8 +248,13 @@ static void schedule_aimed(struct sim *sim, uint64_t at)
             }
             at += 1 + sim_below(r, ER_US_PER_S);
         }
-        at += sim_below(r, 60 * ER_US_PER_S);
+        at += sim_below(r, 40 * ER_US_PER_S);
     }
+}
+
+static uint64_t patience(const struct sim *sim)
+{
+    return (sim->shape.patience ? sim->shape.patience : 30) * ER_US_PER_S;
 }
 
 void sim_schedule(struct sim *sim)
@@ -235,7 +266,7 @@ void sim_schedule(struct sim *sim)
         schedule_at_random(sim, at);
     else
         schedule_aimed(sim, at);
-    at = sim->faults[sim->fault_n - 1].at_us + TRIGGER_US - sim->begun_us;
+    at = sim->faults[sim->fault_n - 1].at_us + patience(sim) - sim->begun_us;
     sim->shape.until = at / ER_US_PER_S + 2;
 }
 
@@ -260,6 +291,31 @@ const char *sim_impossible(enum sim_fault_kind kind, enum sim_phase phase, enum 
             return impossible[i].why;
     }
     return NULL;
+}
+
+static void print_names(const char *const *names, unsigned n, unsigned which)
+{
+    if ((which & (BIT(n) - 1)) == BIT(n) - 1) {
+        printf(" any");
+        return;
+    }
+    for (unsigned i = 0; i < n; i++) {
+        if (which & BIT(i))
+            printf(" %s", names[i]);
+    }
+}
+
+void sim_print_impossible(void)
+{
+    for (size_t i = 0; i < sizeof(impossible) / sizeof(impossible[0]); i++) {
+        printf("# cannot be: faults");
+        print_names(sim_fault_names, SIM_FAULT_COUNT, impossible[i].kinds);
+        printf("; in");
+        print_names(sim_phase_names, SIM_PHASE_COUNT, impossible[i].phases);
+        printf("; on");
+        print_names(sim_role_names, SIM_ROLE_COUNT, impossible[i].roles);
+        printf(": %s\n", impossible[i].why);
+    }
 }
 
 /* ---- where the job is ---- */
@@ -307,7 +363,7 @@ uint64_t sim_next_fault(const struct sim *sim)
 
     for (size_t i = 0; i < sim->fault_n; i++) {
         const struct sim_fault *f = &sim->faults[i];
-        uint64_t next = f->at_us > sim->now_us ? f->at_us : f->at_us + TRIGGER_US;
+        uint64_t next = f->at_us > sim->now_us ? f->at_us : f->at_us + patience(sim);
 
         if (sim->done[i] || f->left_out)
             continue;
@@ -348,7 +404,7 @@ static bool fire(struct sim *sim, const struct sim_fault *f)
     int leading;
     const struct er_rdzv *lead = leader(sim, &leading);
     enum sim_phase phase = phase_now(sim, lead);
-    bool late = sim->now_us >= f->at_us + TRIGGER_US;
+    bool late = sim->now_us >= f->at_us + patience(sim);
 
     if ((phase == f->phase || late) && hit(sim, f, phase, leading, true))
         return true;

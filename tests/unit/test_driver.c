@@ -419,6 +419,24 @@ Test(driver, generations_start_above_the_checkpoints)
     close_all(&f);
 }
 
+Test(driver, job_goes_on_in_a_store_that_has_lost_it)
+{
+    struct er_driver_opts o = options();
+    struct fixture f;
+    uint64_t first;
+
+    open_with(&f, &o);
+    advance(&f, ER_US_PER_S);
+    cr_assert_eq(f.starts, 1u);
+    first = f.a.generation;
+    er_store_mem_wipe(f.store);
+    advance(&f, ER_US_PER_S);
+    cr_assert_eq(f.stops, 1u);
+    cr_assert_eq(f.starts, 2u);
+    cr_assert_gt(f.a.generation, first); /* of another run, and above what this node has seen */
+    close_all(&f);
+}
+
 Test(driver, kv_put_get_and_missing)
 {
     struct er_driver_opts o = options();

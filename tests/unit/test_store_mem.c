@@ -192,6 +192,37 @@ Test(store_mem, watches_behind_the_compaction_are_stale)
     s->ops->free(s);
 }
 
+Test(store_mem, wiped_store_is_another_one)
+{
+    struct er_store *s = open_store();
+    struct heard h = {0}, watch = {0}, lost = {0}, again = {0};
+    uint64_t id;
+
+    s->ops->lease_grant(s, 5, 1000000, on_lease, &h);
+    s->ops->dispatch(s, 1);
+    s->ops->lease_keep(s, 5, on_lease, &lost);
+    put(s, "k", "1", 5, &h);
+    s->ops->dispatch(s, 2);
+    s->ops->watch(s, b("k"), false, 0, on_watch, &watch, &id);
+    er_store_mem_fault(s, ER_FAULT_DUPLICATE, 10);
+    put(s, "k", "2", 5, &h); /* its answer is under way, and it is applied again later */
+    er_store_mem_wipe(s);
+    cr_assert_eq(er_store_mem_revision(s), 1u);
+    cr_assert_not(there(s, "k"));
+    s->ops->dispatch(s, 20);
+    cr_assert_eq(h.rc, ER_E_AMBIGUOUS);
+    cr_assert_eq(watch.stale, 1u);
+    cr_assert_eq(watch.n, 0u);
+    cr_assert_eq(lost.lease, 5u);
+    cr_assert_not(there(s, "k"));
+    s->ops->watch(s, b("k"), false, ER_STORE_OPENED, on_watch, &again, &id);
+    put(s, "k", "3", 0, &h);
+    s->ops->dispatch(s, 21);
+    cr_assert_eq(h.rc, 0);
+    cr_assert_eq(again.n, 1u);
+    s->ops->free(s);
+}
+
 Test(store_mem, history_is_bounded)
 {
     struct er_store *s = open_store();
