@@ -243,12 +243,13 @@ struct er_rdzv {
     uint64_t forming_us; /* since when this leader sees the job forming; 0: it isn't */
     uint64_t min_met_us, settled_us, first_ok_us, sealed_us;
     bool forming_noted;
-    unsigned batches;  /* under way */
-    size_t grown_from; /* size of the view that was too small last */
-    bool clean;        /* nothing of older generations is left */
-    bool no_switch;    /* this leader's spec is not the next one any more */
-    bool respec_asked; /* leadership was offered to a node that has the next spec */
-    struct {           /* a node being asked to leave, till that is known to be written */
+    unsigned batches;   /* under way */
+    size_t grown_from;  /* size of the view that was too small last */
+    bool clean;         /* nothing of older generations is left */
+    bool no_switch;     /* this leader's spec is not the next one any more; */
+    uint64_t next_spec; /* that is the next one, then; 0: there is none */
+    bool respec_asked;  /* leadership was offered to a node that has the next spec */
+    struct {            /* a node being asked to leave, till that is known to be written */
         char ctl[ER_NAME_TEXT_MAX], node[ER_NAME_TEXT_MAX]; /* ctl "": none */
         uint64_t incarnation;
     } drain;

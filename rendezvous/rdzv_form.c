@@ -183,7 +183,8 @@ static uint32_t fit_with(const struct er_rdzv *c, uint64_t spec)
     return count;
 }
 
-/* One that has a spec neither in force nor this leader's, as enough others do. */
+/* One that has a spec neither in force nor this leader's, as enough others do: the next one, once
+ * that is known. Else two leaders whose turn has passed would send each other the job. */
 static const struct er_view_node *carrier(const struct er_rdzv *c)
 {
     const struct er_job_record *w = &c->view.world;
@@ -193,7 +194,8 @@ static const struct er_view_node *carrier(const struct er_rdzv *c)
         const struct er_view_node *n = &c->view.nodes[i];
         uint64_t spec = n->member.spec;
 
-        if (spec == w->spec || spec == c->spec_hash || spec == looked_at || !fit(c, n))
+        if (spec == w->spec || spec == c->spec_hash || spec == looked_at || !fit(c, n) ||
+            (c->no_switch && spec != c->next_spec))
             continue;
         looked_at = spec;
         if (fit_with(c, spec) >= w->min_nodes)

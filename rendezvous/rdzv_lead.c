@@ -360,6 +360,27 @@ void rdzv_lead_decide(struct er_rdzv *c)
         rdzv_clean(c);
 }
 
+/* It may be another spec's turn: unless a node that has it takes over, this formation keeps the old
+ * one. */
+static void not_my_turn(struct er_rdzv *c, const struct er_store_reply *reply)
+{
+    char text[ER_SPEC_BYTES_MAX + 1];
+    struct er_key key;
+
+    c->no_switch = true;
+    c->next_spec = 0;
+    for (size_t i = 0; i < reply->kv_n; i++) {
+        const struct er_bytes *value = &reply->kvs[i].value;
+
+        er_key_parse(c->root, reply->kvs[i].key, &key);
+        if (key.kind != ER_KEY_SPEC_NEXT || value->len > ER_SPEC_BYTES_MAX)
+            continue;
+        memcpy(text, value->data, value->len);
+        text[value->len] = 0;
+        c->next_spec = er_spec_hash(text);
+    }
+}
+
 /* Everything else is learned from the view. A batch that was refused voids the plan. */
 void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply)
 {
@@ -374,7 +395,7 @@ void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_s
     if (succeeded && kind == ER_TXN_VERDICT)
         rdzv_note_denied(c);
     if (kind == ER_TXN_SEAL && reply && !succeeded && c->plan.spec != c->view.world.spec)
-        c->no_switch = true; /* it may be another one's turn: this formation keeps the old one */
+        not_my_turn(c, reply);
     if (kind == ER_TXN_CTL && reply && !succeeded)
         c->drain.ctl[0] = 0;
     if (kind == ER_TXN_ASIDE)

@@ -159,6 +159,7 @@ static void switch_spec(struct er_rdzv *c, struct er_rdzv_lane *l)
     rdzv_txn_cmp_value(l, next, c->spec, strlen(c->spec));
     rdzv_txn_add_put(l, rdzv_txn_key_of(c, l, ER_KEY_SPEC, 0, ""), c->spec, strlen(c->spec), 0);
     rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE, .key = next});
+    l->else_ops[l->txn.else_n++] = (struct er_store_op){.kind = ER_OP_RANGE, .key = next};
 }
 
 void rdzv_send_seal(struct er_rdzv *c, struct er_job_record *w)

@@ -10,13 +10,12 @@
  *
  *   sim_rendezvous [COUNT [FIRST_SEED]]    seeds; a failing one is shrunk and printed as one line
  *   sim_rendezvous seed SEED [KEEP,...]    one, told in detail; with only those of its faults
- *   sim_rendezvous replay FILE [tell]      schedules that failed once, one a line
- *   sim_rendezvous golden FOLDER [--update]
- *                                          scenarios, compared with their traces (sim_golden.c)
- *   sim_rendezvous bugs [REPEATS [JOBS]]   every planted bug: found after how many events
- *   sim_rendezvous soak MINUTES [FIRST [JOBS [HASH]]]
- *                                          as long as that, in so many processes (0: one for each
- *                                          processor); HASH of the binary goes into the record
+ *   sim_rendezvous replay FILE [tell|story]
+ *                                          schedules that failed once, one a line; as a golden
+ * trace sim_rendezvous golden FOLDER [--update] scenarios, compared with their traces
+ * (sim_golden.c) sim_rendezvous bugs [REPEATS [JOBS]]   every planted bug: found after how many
+ * events sim_rendezvous soak MINUTES [FIRST [JOBS [HASH]]] as long as that, in so many processes
+ * (0: one for each processor); HASH of the binary goes into the record
  */
 
 #define DEFAULT_SEEDS 300
@@ -107,6 +106,8 @@ int main(int argc, char **argv)
     if (strcmp(verb, "golden") == 0 && argc > 2)
         return sim_golden(&sim, argv[2], argc > 3 && strcmp(argv[3], "--update") == 0);
     sim_verbose = argc > 3 && strcmp(argv[3], "tell") == 0;
+    if (strcmp(verb, "replay") == 0 && argc > 3 && strcmp(argv[3], "story") == 0)
+        sim_story = stdout;
     if (strcmp(verb, "replay") == 0)
         return replay(argc > 2 ? argv[2] : "");
     return sim_soak(&(struct sim_soak){
