@@ -76,7 +76,7 @@ static void print_events(uint64_t n)
         printf(" %llu |", (unsigned long long)n);
 }
 
-/* A table, as docs/simulation.md has it. */
+/* A table, as README.md has it. */
 int sim_bugs(unsigned repeats, unsigned jobs)
 {
     struct hunts *h = sim_share(sizeof(*h));
