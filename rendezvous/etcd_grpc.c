@@ -214,7 +214,7 @@ void er_grpc_free(struct er_grpc *g)
     er_grpc_dispatch(g);
     assert(er_list_empty(&g->calls));
     grpc_completion_queue_destroy(g->queue);
-    grpc_shutdown();
+    grpc_shutdown_blocking(); /* or a thread of its own is still ending while the process exits */
     pthread_mutex_destroy(&g->lock);
     close(g->event_fd);
     free(g);

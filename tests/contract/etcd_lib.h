@@ -12,7 +12,7 @@
 #include "tests/lib/tempdir.h"
 
 #define ETCD_MEMBERS_MAX 3
-#define ETCD_DEADLINE_MS 30000 /* a backstop */
+#define ETCD_DEADLINE_MS 60000 /* a backstop */
 
 struct etcd_cluster {
     char dir[ER_TEST_PATH_MAX];

@@ -8,8 +8,17 @@
 
 #define NODES_MAX  8
 #define NODE_ARGS  48
-#define LEASE_S    2 /* of the tests: the least that etcd takes by default */
 #define NODES_WAIT ER_TEST_DEADLINE_MS
+
+/* The lease is long enough for an agent or an etcd that a loaded machine lets wait: its end would
+ * cost a generation. Cases about its end have the shortest one that etcd takes by default. */
+#define LEASE       "--set=rendezvous.lease_ttl=20s"
+#define SHORT_LEASE "--set=rendezvous.lease_ttl=2s"
+#define LEASE_S     2 /* of SHORT_LEASE */
+
+/* All nodes of a case are waited for, however late one of them is. */
+#define LAST_CALL    "--set=rendezvous.last_call_timeout=50s"
+#define NO_LAST_CALL "--set=rendezvous.last_call_timeout=0s" /* MIN are enough */
 
 /* One worker: says who it is in a file named after its generation and rank, then waits for $CASE/go
  * and ends with the code in it (0 when empty). */
@@ -17,7 +26,7 @@
     "f=$CASE/g$ELASTIC_GENERATION-r$RANK; "                                                        \
     "echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT "              \
     "$TORCHELASTIC_RESTART_COUNT $ELASTIC_NODE_ID $ELASTIC_RUN $$ > $f.new; mv $f.new $f; "        \
-    "while [ ! -e $CASE/go ]; do sleep 0.02; done; exit $(cat $CASE/go)"
+    "while [ ! -e $CASE/go ]; do sleep 0.1; done; exit $(cat $CASE/go)"
 
 struct nodes_case {
     struct agent_case c;
@@ -67,7 +76,6 @@ static inline void nodes_begin(struct nodes_case *n, const char *nnodes)
 /* Agent `i`: `args` are options that follow ours, then the program. */
 static inline void node_start(struct nodes_case *n, int i, const char *const args[])
 {
-    static const char lease[] = "--set=rendezvous.lease_ttl=2s";
     char id[32], endpoint[1100], nnodes[32], env[ER_TEST_PATH_MAX + 8];
     const char *argv[NODE_ARGS] = {"nsenter",
                                    "-t",
@@ -80,10 +88,10 @@ static inline void node_start(struct nodes_case *n, int i, const char *const arg
                                    endpoint,
                                    nnodes,
                                    id,
-                                   lease,
+                                   LEASE,
                                    "--set=rendezvous.death_grace=0s",
                                    "--set=rendezvous.replacement_wait=0s",
-                                   "--set=rendezvous.last_call_timeout=1s",
+                                   LAST_CALL,
                                    "--set=resize.settle=0s",
                                    "--set=resize.min_interval=0s",
                                    "--set=stop.grace=10s"};
@@ -208,6 +216,12 @@ static inline int nodes_next(struct nodes_case *n, int after, int world, int nno
             case_note(er_test_err(&n->p[i]));
     }
     return 0;
+}
+
+/* No generation follows `generation`. */
+static inline bool nodes_none_after(struct nodes_case *n, int generation)
+{
+    return !nodes_any_after(&(struct nodes_look){n, generation, 0});
 }
 
 /* The workers end with `code`. */

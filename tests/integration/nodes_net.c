@@ -78,11 +78,13 @@ static void meet_at(const char *endpoint, const char *address)
     struct nodes_case n;
     struct nodes_said said;
     struct net net;
+    int g;
 
     net_begin(&net, &n, "2", 2, endpoint);
     for (int i = 0; i < 2; i++)
         node_start(&n, i, ARGS(i == 0 ? "--node-rank=0" : "--node-rank=1", SH(NODES_WORKER)));
-    er_tap_check(nodes_next(&n, 0, 2, 2) && nodes_said(&n, 1, 1, &said));
+    g = nodes_next(&n, 0, 2, 2);
+    er_tap_require(g && nodes_said(&n, g, 1, &said));
     if (!er_tap_check(strncmp(said.master, address, strlen(address)) == 0))
         er_tap_note("%s", said.master);
     nodes_go(&n, "0");
@@ -112,7 +114,8 @@ static void node_that_is_cut_off_is_lost_and_comes_back(void)
 
     net_begin(&net, &n, "1:2", 2, "10.99.0.1:2379");
     for (int i = 0; i < 2; i++)
-        node_start(&n, i, ARGS(i == 0 ? "--node-rank=0" : "--node-rank=1", SH(NODES_WORKER)));
+        node_start(&n, i,
+                   ARGS(SHORT_LEASE, i == 0 ? "--node-rank=0" : "--node-rank=1", SH(NODES_WORKER)));
     first = nodes_next(&n, 0, 2, 2);
     er_tap_require(first && nodes_said(&n, first, 1, &cut) && strcmp(cut.node, "n1") == 0);
     shell("ip link set v1 down");

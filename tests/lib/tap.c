@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CASE_TIMEOUT_S = 60, EXIT_FAILED = 1, EXIT_SKIPPED = 77 };
+enum { CASE_TIMEOUT_S = 150, EXIT_FAILED = 1, EXIT_SKIPPED = 77 };
 
 static int failures_n; /* of the running case */
 

@@ -18,7 +18,7 @@
 struct er_tap_case {
     const char *name;
     void (*run)(void);
-    unsigned timeout_s; /* 0: 60 s; a backstop, never what a test measures;
+    unsigned timeout_s; /* 0: 150 s; a backstop, never what a test measures;
                            times ER_TEST_PATIENCE, where that is set */
 };
 

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ER_TEST_DEADLINE_MS 20000u
+#define ER_TEST_DEADLINE_MS 60000u
 
 /* True as soon as `path` exists (inotify on its folder, which must exist). */
 bool er_test_wait_path(const char *path, uint32_t timeout_ms);
