@@ -89,7 +89,7 @@ static inline const char *case_path(const struct agent_case *c, const char *file
     static unsigned next;
     char *path = paths[next++ % 8];
 
-    snprintf(path, sizeof(paths[0]), "%s/%.200s", c->dir, file);
+    snprintf(path, sizeof(paths[0]), "%.*s/%.200s", ER_TEST_PATH_MAX - 1, c->dir, file);
     return path;
 }
 
