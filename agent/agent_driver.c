@@ -91,6 +91,7 @@ static int fill(struct er_agent *agent, struct er_driver_opts *o, struct er_erro
         .boot_id_hash = boot_id_hash(),
         .new_run = new_run(c),
         .below_min_stop = c->resize.below_min == ER_BELOW_MIN_STOP,
+        .update_spec = c->update_spec,
         .store_loss_stop = strcmp(c->rendezvous.store_loss_policy, "stop") == 0,
         .now_us = er_now_us(),
     };

@@ -216,6 +216,14 @@ static void say_spare(struct er_agent *agent, const struct er_look *look, uint64
     if (w->spare_generation == look->generation || now_us < w->forming_us + PATIENCE_US)
         return;
     w->spare_generation = look->generation;
+    if (look->spec_is_next) {
+        er_agent_say(agent,
+                     "parked as a spare: generation %llu runs with the job's present settings; "
+                     "this node's are the next ones, which hold when the job forms anew and at "
+                     "least %u nodes have them",
+                     (unsigned long long)look->generation, look->min);
+        return;
+    }
     er_agent_say(agent,
                  "parked as a spare: generation %llu runs with %u nodes, at most %u; this node "
                  "joins when there is a place",

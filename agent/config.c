@@ -327,6 +327,7 @@ static int load(struct er_loader *loader, struct er_error *err)
         return rc;
     config->mode = loader->line.mode;
     config->start_kind = loader->line.start_kind;
+    config->update_spec = loader->line.update_spec;
     if (loader->line.help_topic) {
         config->help_topic = strdup(loader->line.help_topic);
         if (!config->help_topic)

@@ -74,6 +74,7 @@ struct er_rolelist {
 struct er_config {
     enum er_run_mode mode;
     enum er_start_kind start_kind;
+    bool update_spec;  /* where the job's settings differ, these are its next ones */
     bool program_form; /* PROGRAM [ARG...]: torchrun's defaults */
     char *spec_path;   /* YAML file, "-" or NULL */
     char *help_topic;  /* of --help or --print-completion, or NULL */

@@ -311,7 +311,7 @@ static void apply_set(struct er_loader *loader, const struct use *use)
         loader->torchrun_backend = loader->backend_written = NULL;
 }
 
-/* Modes and --fresh are told by the command line itself. */
+/* Modes, --fresh and --update-spec are told by the command line itself. */
 static const apply_fn APPLY[] = {
     [ER_OPTION_VALUE] = apply_value,
     [ER_OPTION_LIST] = apply_list,
@@ -329,6 +329,7 @@ static const apply_fn APPLY[] = {
     [ER_OPTION_SET] = apply_set,
     [ER_OPTION_MODE] = NULL,
     [ER_OPTION_START] = NULL,
+    [ER_OPTION_UPDATE_SPEC] = NULL,
 };
 
 static void apply(struct er_loader *loader, const struct use *use)

@@ -291,6 +291,7 @@ const struct er_option er_options[] = {
     O("logs-specs", 0, IGNORED, LOG, .metavar = "NAME", .help = "no effect: see log.*"),
     O("fresh", 0, START, RUN, SWITCH, .number = ER_START_FRESH, .help = "start from the beginning: where checkpoint.dir holds checkpoints, the folder is first renamed, whole, to <dir>.before-<N>; without checkpoint.dir no effect"),
     O("resume", 0, START, RUN, SWITCH, .number = ER_START_RESUME, .help = "start from the newest checkpoint; refused (78) when checkpoint.dir has none or is not set"),
+    O("update-spec", 0, UPDATE_SPEC, RUN, SWITCH, .help = "where the job runs with other settings than this node's that must agree, these become its next ones: they hold from the next generation that at least MIN nodes with them can form; without this option such a node is refused (76)"),
     O("check", 0, MODE, RUN, SWITCH, .number = ER_MODE_CHECK, .help = "check the configuration and this host, start nothing"),
     O("dry-run", 0, MODE, RUN, SWITCH, .number = ER_MODE_DRY_RUN, .help = "print each worker's command and environment, start nothing"),
     O("print-config", 0, MODE, RUN, SWITCH, .number = ER_MODE_PRINT_CONFIG, .help = "print the effective configuration with the origin of each value"),

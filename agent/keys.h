@@ -132,9 +132,10 @@ enum er_option_kind {
     ER_OPTION_NO_PYTHON,
     ER_OPTION_IGNORED, /* accepted, no effect, one warning */
     ER_OPTION_REFUSED,
-    ER_OPTION_SET,  /* --set KEY=VALUE */
-    ER_OPTION_MODE, /* `value` is an enum er_run_mode */
-    ER_OPTION_START /* `value` is an enum er_start_kind */
+    ER_OPTION_SET,   /* --set KEY=VALUE */
+    ER_OPTION_MODE,  /* `value` is an enum er_run_mode */
+    ER_OPTION_START, /* `value` is an enum er_start_kind */
+    ER_OPTION_UPDATE_SPEC
 };
 
 enum er_option_flags {

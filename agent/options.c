@@ -24,6 +24,8 @@ static int note(struct er_command_line *cl, const struct er_option *option, cons
         cl->module = true;
     if (option->kind == ER_OPTION_NO_PYTHON)
         cl->no_python = true;
+    if (option->kind == ER_OPTION_UPDATE_SPEC)
+        cl->update_spec = true;
     if (option->kind == ER_OPTION_START)
         cl->start_kind = (enum er_start_kind)option->number;
     /* Help wins over everything beside it. */

@@ -19,7 +19,7 @@ struct er_command_line {
     size_t uses_n;
     int operands;      /* index of the first operand; argc when there is none */
     bool after_dashes; /* the operands follow `--`: a program, whatever its name */
-    bool module, no_python;
+    bool module, no_python, update_spec;
 };
 
 /*

@@ -121,7 +121,8 @@ static const char *next_after_stop(int exit_code)
     case ER_CODE_NOPERM:
         return "put certificate, password or role right (docs/several-nodes.md), then run it again";
     case ER_CODE_PROTOCOL:
-        return "make this node's job spec and version those of the job, then run it again";
+        return "make this node's job spec and version those of the job, then run it again; "
+               "or --update-spec makes its spec the job's next one";
     default:
         return "run the same command again when wanted";
     }

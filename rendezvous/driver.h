@@ -63,14 +63,16 @@ struct er_assignment {
                            scaled */
 };
 
+#define ER_REASON_MAX 512 /* bytes of a verdict's reason, with the NUL */
+
 enum er_verdict_kind { ER_VERDICT_SUCCEEDED, ER_VERDICT_FAILED, ER_VERDICT_STOPPED };
 struct er_verdict {
     enum er_verdict_kind kind;
     int exit_code; /* by docs/exit-codes.md: the root cause's own, 128 + n for a signal, ... */
     struct er_cause cause; /* FAILED */
     uint32_t restarts;
-    char reason[256]; /* why no restart was made: "budget spent (3 of 3 in 1h)", "exit code 93 is
-                         fatal", ... */
+    /* Why no restart was made: "budget spent (3 of 3 in 1h)", "exit code 93 is fatal", ... */
+    char reason[ER_REASON_MAX];
 };
 
 /* Things worth an event line; the owner writes them. */
@@ -266,6 +268,7 @@ struct er_look {
     uint64_t give_up_us;   /* when waiting for nodes (or for the store) ends; 0: not known here */
     uint64_t last_call_us; /* MIN is met: when the wait for MAX ends; 0: no such wait */
     uint64_t lease;        /* 0: none */
+    bool spec_is_next;     /* its spec is not yet the job's */
     bool run_is_new;       /* its record began after this agent looked first */
 };
 void er_driver_look(const struct er_driver *driver, struct er_look *ret);

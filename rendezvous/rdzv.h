@@ -222,7 +222,7 @@ struct er_rdzv {
     uint64_t leave_until_us; /* workers may go on till then */
     bool leaving, revoked;
     int leave_code;
-    char leave_reason[256];
+    char leave_reason[ER_REASON_MAX];
     uint64_t deregister_us, revoke_us; /* give up saying goodbye then */
     bool handed;                       /* leadership was offered to another */
 

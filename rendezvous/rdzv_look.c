@@ -61,6 +61,8 @@ void er_rdzv_look(const struct er_rdzv *core, struct er_look *ret)
         .nnodes = w->nnodes,
         .world_size = w->world_size,
         .lease = core->lease_held ? core->lease : 0,
+        .spec_is_next =
+            core->k_world.present && core->registered_once && w->spec != core->spec_hash,
         .run_is_new = core->k_world.present && strcmp(core->first_run, w->run) != 0,
     };
     if (!core->registered_once)

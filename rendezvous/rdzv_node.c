@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "rendezvous/spec_text.h"
+
 /* This node's part: being registered, running what it was assigned, saying how it went, leaving. */
 
 #define DEREGISTER_US 5000000ull /* for the goodbye; the lease ends by itself after that */
@@ -392,7 +394,7 @@ static void build_verdict(struct er_rdzv *c)
     v->exit_code = w->exit_code;
     if (w->has_cause)
         v->cause = w->cause;
-    memcpy(v->reason, w->verdict, sizeof(v->reason));
+    memcpy(v->reason, w->verdict, sizeof(w->verdict));
 }
 
 static void begin_revoke(struct er_rdzv *c)
@@ -492,28 +494,6 @@ void rdzv_node_decide(struct er_rdzv *c)
     end_decide(c);
 }
 
-/* The first line in which the two texts differ, as the other has it. */
-static void say_difference(const char *mine, struct er_bytes other, struct er_text *t)
-{
-    const char *theirs = other.data, *end = theirs + other.len;
-    char line[120];
-    size_t n = 0;
-
-    for (const char *at = theirs; at < end && *mine == *at; mine++) {
-        at++;
-        if (mine[0] == '\n')
-            theirs = at;
-    }
-    while (theirs + n < end && theirs[n] != '\n' && n + 1 < sizeof(line)) {
-        line[n] = theirs[n];
-        n++;
-    }
-    line[n] = 0;
-    er_text_add(t, "this node's spec differs from the job's, which has '");
-    er_text_add(t, line);
-    er_text_add(t, "'");
-}
-
 static bool is_mine(const struct er_rdzv *c, const struct er_store_kv *kv)
 {
     return kv->value.len == strlen(c->spec) && memcmp(kv->value.data, c->spec, kv->value.len) == 0;
@@ -524,8 +504,7 @@ static bool is_mine(const struct er_rdzv *c, const struct er_store_kv *kv)
 static void settle_spec(struct er_rdzv *c, const struct er_store_reply *reply)
 {
     const struct er_store_kv *now = reply->kvs, *next = reply->range_n[1] ? &reply->kvs[1] : NULL;
-    char text[256] = "";
-    struct er_text t = {text, sizeof(text), 0};
+    char text[ER_REASON_MAX];
 
     c->join_next = !is_mine(c, now) && next && is_mine(c, next);
     if (is_mine(c, now) || c->join_next)
@@ -534,7 +513,7 @@ static void settle_spec(struct er_rdzv *c, const struct er_store_reply *reply)
         rdzv_send_respec(c, now->mod_rev, next ? next->mod_rev : 0);
         return;
     }
-    say_difference(c->spec, now->value, &t);
+    er_spec_difference(c->spec, now->value.data, now->value.len, text, sizeof(text));
     rdzv_leave(c, CODE_PROTOCOL, text, 0);
 }
 

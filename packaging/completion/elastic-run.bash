@@ -47,7 +47,7 @@ _elastic_run()
     --print-completion) words='bash zsh fish' ;;
     *)
         if [[ $cur == -* ]]; then
-            words='--nnodes --nproc-per-node --rdzv-id --role --virtual-local-rank -m --module --no-python --run-path --set --node-id --node-rank --local-addr --numa-binding --rdzv-backend --rdzv-endpoint --rdzv-conf --standalone --master-addr --master-port --exit-barrier-timeout --max-restarts --monitor-interval --start-method --signals-to-handle --shutdown-timeout --log-dir -r --redirects -t --tee --local-ranks-filter --log-line-prefix-template --duplicate-stdout-filters --duplicate-stderr-filters --event-log-handler --logs-specs --fresh --resume --check --dry-run --print-config --version -h --help --print-completion'
+            words='--nnodes --nproc-per-node --rdzv-id --role --virtual-local-rank -m --module --no-python --run-path --set --node-id --node-rank --local-addr --numa-binding --rdzv-backend --rdzv-endpoint --rdzv-conf --standalone --master-addr --master-port --exit-barrier-timeout --max-restarts --monitor-interval --start-method --signals-to-handle --shutdown-timeout --log-dir -r --redirects -t --tee --local-ranks-filter --log-line-prefix-template --duplicate-stdout-filters --duplicate-stderr-filters --event-log-handler --logs-specs --fresh --resume --update-spec --check --dry-run --print-config --version -h --help --print-completion'
         else
             action='-f'
         fi

@@ -58,6 +58,7 @@ complete -c elastic-run -n __elastic_run_own -l event-log-handler -x -d 'no effe
 complete -c elastic-run -n __elastic_run_own -l logs-specs -x -d 'no effect: see log.*'
 complete -c elastic-run -n __elastic_run_own -l fresh -d 'start from the beginning: where checkpoint.dir holds checkpoints, the folder is first renamed, whole, to <dir>.before-<N>; without checkpoint.dir no effect'
 complete -c elastic-run -n __elastic_run_own -l resume -d 'start from the newest checkpoint; refused (78) when checkpoint.dir has none or is not set'
+complete -c elastic-run -n __elastic_run_own -l update-spec -d 'where the job runs with other settings than this node\'s that must agree, these become its next ones: they hold from the next generation that at least MIN nodes with them can form; without this option such a node is refused (76)'
 complete -c elastic-run -n __elastic_run_own -l check -d 'check the configuration and this host, start nothing'
 complete -c elastic-run -n __elastic_run_own -l dry-run -d 'print each worker\'s command and environment, start nothing'
 complete -c elastic-run -n __elastic_run_own -l print-config -d 'print the effective configuration with the origin of each value'

@@ -14,7 +14,8 @@
 
 struct elastic_case {
     struct nodes_case n;
-    const char *program; /* the test's own, below the build folder */
+    const char *program;   /* the test's own, below the build folder */
+    const char *last_call; /* NULL: all nodes are waited for */
     int per_node;
     char kill[256];
 };
@@ -43,8 +44,8 @@ static inline void elastic_start_with(struct elastic_case *e, int node, const ch
 
     snprintf(nproc, sizeof(nproc), "--nproc-per-node=%d", e->per_node);
     node_start(&e->n, node,
-               ARGS(nproc, "--max-restarts=40", extra ? extra : "--set=stop.grace=10s",
-                    er_test_bin(e->program), "worker"));
+               ARGS(nproc, "--max-restarts=40", e->last_call ? e->last_call : LAST_CALL,
+                    extra ? extra : "--set=stop.grace=10s", er_test_bin(e->program), "worker"));
 }
 
 static inline void elastic_start(struct elastic_case *e, int node)

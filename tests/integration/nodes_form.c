@@ -192,7 +192,49 @@ static void node_with_another_spec_is_76(void)
     er_tap_check(nodes_next(&n, 0, 1, 1));
     node_start(&n, 1, ARGS(NO_LAST_CALL, "--max-restarts=9", SH(NODES_WORKER)));
     er_tap_check(node_finish(&n, 1) == 76);
-    er_tap_check(strstr(er_test_err(&n.p[1]), "restart.max"));
+    er_tap_check(strstr(er_test_err(&n.p[1]), "differs from the job's in "));
+    er_tap_check(strstr(er_test_err(&n.p[1]), "restart.max (the job's is '0')"));
+    er_tap_check(!strstr(er_test_err(&n.p[1]), "nnodes"));
+    er_tap_check(strstr(er_test_err(&n.p[1]), "--update-spec"));
+    node_forget(&n, 1);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    nodes_end(&n);
+}
+
+/* Settings change while the job runs: nodes with the next ones wait beside it, and take over where
+ * it forms anew and enough of them are there. Who has the old ones then is told to come back with
+ * the new ones. */
+static void spec_is_changed_while_the_job_runs(void)
+{
+    static const char next[] = "--max-restarts=9";
+    struct nodes_case n;
+    struct nodes_said said;
+    int old, new;
+
+    nodes_begin(&n, "2");
+    for (int i = 0; i < 2; i++)
+        node_start(&n, i, ARGS(SH(NODES_WORKER)));
+    old = nodes_next(&n, 0, 2, 2);
+    er_tap_require(old);
+    node_start(&n, 2, ARGS("--update-spec", next, SH(NODES_WORKER)));
+    er_tap_require(er_test_wait_err(&n.p[2], "this node's are the next ones", NODES_WAIT));
+    node_start(&n, 3, ARGS(next, SH(NODES_WORKER))); /* no need to say it twice */
+    er_tap_require(er_test_wait_err(&n.p[3], "this node's are the next ones", NODES_WAIT));
+    er_tap_check(nodes_none_after(&n, old));
+    kill(n.p[1].pid, SIGTERM); /* one of the old ones is restarted */
+    er_tap_check(node_finish(&n, 1) == 75);
+    node_forget(&n, 1);
+    new = nodes_next(&n, old, 2, 2);
+    er_tap_check(new &&nodes_said(&n, new, 0, &said) && strcmp(said.node, "n2") == 0);
+    er_tap_check(new &&nodes_said(&n, new, 1, &said) && strcmp(said.node, "n3") == 0);
+    er_tap_check(said.restarts == 0);
+    er_tap_check(node_finish(&n, 0) == 76);
+    er_tap_check(strstr(er_test_err(&n.p[0]), "goes on with another spec"));
+    node_forget(&n, 0);
+    node_start(&n, 1, ARGS(SH(NODES_WORKER))); /* as before: too late */
+    er_tap_check(node_finish(&n, 1) == 76);
+    er_tap_check(strstr(er_test_err(&n.p[1]), "restart.max (the job's is '9')"));
     node_forget(&n, 1);
     nodes_go(&n, "0");
     er_tap_check(nodes_end_with(&n, 0));
@@ -299,6 +341,7 @@ int main(int argc, char **argv)
         CASE(two_agents_of_one_host_number_themselves),
         CASE(node_id_is_used_once_on_a_host),
         CASE(node_with_another_spec_is_76),
+        CASE(spec_is_changed_while_the_job_runs),
         CASE(ctl_stop_ends_every_agent_with_79),
         CASE(finished_program_runs_again),
         CASE(finished_job_says_so_and_begins_anew_on_demand),

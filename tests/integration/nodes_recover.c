@@ -93,7 +93,7 @@ static void a_node_vanishes(void)
 
     elastic_begin(&e, PROGRAM, "2:3", 2);
     for (int i = 0; i < 3; i++)
-        elastic_start(&e, i);
+        elastic_start_with(&e, i, SHORT_LEASE);
     before = elastic_wait(&e, 1, 0, 5, 6);
     agent = node_agent(&e.n, 1);
     worker = elastic_pid(&e, 1, 0);

@@ -38,6 +38,7 @@ static void a_node_joins(void)
     unsigned long long two;
 
     elastic_begin(&e, PROGRAM, "2:3", 2);
+    e.last_call = NO_LAST_CALL;
     elastic_start(&e, 0);
     elastic_start(&e, 1);
     two = elastic_wait(&e, 0, 0, 10, 4);
@@ -123,6 +124,7 @@ static void a_change_may_happen_at_once(void)
     unsigned long long one;
 
     elastic_begin(&e, PROGRAM, "1:2", 2);
+    e.last_call = NO_LAST_CALL;
     elastic_start_with(&e, 0, "--set=resize.at=now");
     one = elastic_wait(&e, 0, 0, 10, 2);
     elastic_start_with(&e, 1, "--set=resize.at=now");

@@ -323,7 +323,7 @@ Test(rdzv, a_different_spec_is_refused_and_named)
     settle();
     cr_assert(nodes[1].over);
     cr_assert_eq(nodes[1].v.exit_code, 76);
-    cr_assert(strstr(nodes[1].v.reason, "'nproc=2'"), "%s", nodes[1].v.reason);
+    cr_assert(strstr(nodes[1].v.reason, "in nproc (the job's is '2')"), "%s", nodes[1].v.reason);
     end();
 }
 
