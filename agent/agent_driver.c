@@ -69,6 +69,9 @@ static void fill_times(const struct er_config *c, struct er_driver_opts *o)
     o->strike_cooldown_us = c->restart.node_strikes.cooldown_us;
     o->store_loss_limit_us =
         c->rendezvous.store_loss_limit_us == ER_FOREVER ? 0 : c->rendezvous.store_loss_limit_us;
+    /* The embedded store ends with its agent. */
+    if (er_config_keeps_record(c)) /* 0 means that nothing is done there */
+        o->retention_us = c->rendezvous.retention_us ? c->rendezvous.retention_us : ER_US_PER_S;
     o->resize_grace_us = c->resize.grace_us;
     /* 0 means the default there. */
     o->resize_settle_us = c->resize.settle_us ? c->resize.settle_us : 1;

@@ -132,7 +132,7 @@ static void carry_out_one(struct er_driver *d, const struct er_rdzv_action *a)
         d->over = true;
         driver_kv_end(d);
         driver_close_self(d);
-        d->callbacks.verdict(d->user, a->verdict);
+        driver_retire(d);
         break;
     case ER_ACT_NOTE:
         if (d->callbacks.note)
@@ -291,7 +291,7 @@ int er_driver_fd(const struct er_driver *driver)
 bool er_driver_pending(const struct er_driver *driver)
 {
     if (driver->over)
-        return false;
+        return driver->retire.on && driver->store->ops->pending(driver->store);
     return !driver->started || anything_said(driver) || anything_failed(driver) ||
            driver->store->ops->pending(driver->store) ||
            driver_kv_deadline(driver) <= driver->now_us;
@@ -301,8 +301,12 @@ uint64_t er_driver_deadline(const struct er_driver *driver)
 {
     uint64_t at, other;
 
-    if (driver->over)
+    if (driver->over && !driver->retire.on)
         return ER_FOREVER;
+    if (driver->over) {
+        at = driver->store->ops->deadline(driver->store);
+        return at < driver->retire.until_us ? at : driver->retire.until_us;
+    }
     at = er_rdzv_deadline(driver->core);
     other = driver->store->ops->deadline(driver->store);
     at = other < at ? other : at;
@@ -334,6 +338,7 @@ static void one_round(struct er_driver *d)
     driver_feed(d, ER_EV_TICK);
     read_wanted(d);
     driver_kv_run(d);
+    driver_retire_step(d);
 }
 
 void er_driver_dispatch(struct er_driver *driver, uint64_t now_us)

@@ -176,6 +176,10 @@ struct er_driver_opts {
     /* Joins are gathered for the first; the second is between a seal and the next grow. 0: the
      * defaults, 5 s and 60 s. */
     uint64_t resize_settle_us, resize_min_interval_us;
+    /* How long the record of the job stays in the store when it has ended, in whole seconds;
+     * ER_FOREVER: until the next run. What is of use to a running job only is removed. 0: nothing
+     * is done about it. The verdict of who wrote the end waits for this, at most 2 s. */
+    uint64_t retention_us;
 };
 
 /* `store` is borrowed: it outlives the driver and is not dispatched by anybody else; free the

@@ -65,6 +65,15 @@ struct er_driver {
         bool on;
     } early;
 
+    struct { /* driver_retire.c: the core is over, the verdict not told yet */
+        bool on;
+        int tries;
+        uint64_t until_us, lease;
+        uint64_t world_rev, ckpt_rev;
+        size_t world_n, ckpt_n;
+        char world[ER_WORLD_BYTES_MAX], ckpt[ER_CKPT_BYTES_MAX];
+    } retire;
+
     /* driver_kv.c */
     struct er_list ops;
     uint64_t next_op, op_seq, stopped; /* stopped: newest generation told to stop */
@@ -91,6 +100,10 @@ void driver_close_self(struct er_driver *d);
 void driver_read_job(struct er_driver *d);
 void driver_want_job(struct er_driver *d, uint64_t at_us);
 void driver_close_job(struct er_driver *d);
+
+/* driver_retire.c */
+void driver_retire(struct er_driver *d); /* the core is over: tells the verdict, at once or soon */
+void driver_retire_step(struct er_driver *d);
 
 /* driver_kv.c */
 void driver_kv_init(struct er_driver *d);

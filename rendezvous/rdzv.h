@@ -35,7 +35,8 @@
 #define ER_RDZV_BATCHES_MAX     32         /* under way */
 #define ER_RDZV_CLEAN           42         /* keys of each kind that are looked for at a time */
 #define ER_RDZV_CLEAN_US        5000000ull /* after a seal, where there are several nodes */
-#define ER_RDZV_LOST_MAX        100        /* nodes declared lost by one transaction */
+#define ER_RDZV_CLEAN_LAG       32 /* generations that may wait for it, where one follows the other */
+#define ER_RDZV_LOST_MAX        100 /* nodes declared lost by one transaction */
 #define ER_RDZV_ARENA           (64 * 1024)
 #define ER_RDZV_SETTLE_US       5000000ull  /* default of resize_settle_us */
 #define ER_RDZV_MIN_INTERVAL_US 60000000ull /* of resize_min_interval_us */
@@ -242,6 +243,7 @@ struct er_rdzv {
     uint64_t fresh_seq;  /* my write of world under which nothing was sent yet; 0 none */
     uint64_t forming_us; /* since when this leader sees the job forming; 0: it isn't */
     uint64_t min_met_us, settled_us, first_ok_us, sealed_us;
+    uint64_t cleaned; /* generation under which nothing is left; 0: not known */
     bool forming_noted;
     unsigned batches;   /* under way */
     size_t grown_from;  /* size of the view that was too small last */

@@ -198,10 +198,21 @@ void rdzv_requests(struct er_rdzv *c)
 
 /* ---- what old generations left ---- */
 
+/* Off the way of a new generation, unless so many have followed each other that there never is a
+ * quiet time. */
+static bool clean_now(struct er_rdzv *c)
+{
+    uint64_t sealed = c->view.world.last_sealed;
+
+    if (!c->cleaned)
+        c->cleaned = sealed;
+    return c->opts.max_nodes == 1 || sealed >= c->cleaned + ER_RDZV_CLEAN_LAG ||
+           rdzv_due(c, er_deadline_in(c->sealed_us, ER_RDZV_CLEAN_US));
+}
+
 void rdzv_clean(struct er_rdzv *c)
 {
-    if (c->clean || er_bug(NEVER_CLEANED) ||
-        (c->opts.max_nodes > 1 && !rdzv_due(c, er_deadline_in(c->sealed_us, ER_RDZV_CLEAN_US))))
+    if (c->clean || er_bug(NEVER_CLEANED) || !clean_now(c))
         return;
     rdzv_send_look(c);
 }
@@ -209,4 +220,6 @@ void rdzv_clean(struct er_rdzv *c)
 void rdzv_looked(struct er_rdzv *c, const struct er_store_reply *reply)
 {
     c->clean = !rdzv_send_clean(c, reply);
+    if (c->clean)
+        c->cleaned = c->view.world.last_sealed;
 }

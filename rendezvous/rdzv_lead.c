@@ -89,6 +89,7 @@ void rdzv_lead_ready(struct er_rdzv *c)
     c->restarts_noted = c->view.world.restarts;
     c->forming_noted = c->view.world.phase == ER_WORLD_FORMING && c->view.world.last_sealed;
     c->clean = false;
+    c->cleaned = 0;
     rdzv_set_lead(c, ER_LEAD_REST);
 }
 
