@@ -215,8 +215,9 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
     if (open_loop(agent, err) || open_servers(agent, err) || er_errands_open(agent, environ_, err))
         return ER_CODE_OSERR;
     if (er_agent_open_driver(agent, err))
-        return err->code == ER_E_CONFIG || err->code == ER_E_UNSUPPORTED ? ER_CODE_CONFIG
-                                                                         : ER_CODE_OSERR;
+        return err->code == -EACCES                                        ? ER_CODE_NOPERM
+               : err->code == ER_E_CONFIG || err->code == ER_E_UNSUPPORTED ? ER_CODE_CONFIG
+                                                                           : ER_CODE_OSERR;
     if (agent->log_dir)
         (void)er_guard_knows_logs(agent->guard, agent->log_dir);
     if (er_cgroup_init(&agent->cgroup, &limits, err))

@@ -13,7 +13,10 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/parse.h"
 
+#define CERT_SOON_US   (7 * 24 * 3600 * ER_US_PER_S)
+#define CERT_UNIT_US   (60 * ER_US_PER_S) /* as exact as it is told */
 #define DISPATCHES_MAX 10000 /* of the driver in one step: a bound for the case of our own bug */
 
 static uint64_t boot_id_hash(void)
@@ -137,6 +140,24 @@ static int open_store(struct er_agent *agent, uint64_t seed, struct er_error *er
     return er_store_open(&agent->store, &access, c->rendezvous.prefix, c->name, seed, err);
 }
 
+/* What a job that runs for weeks should know before: once it has ended, nobody connects again. */
+static void say_certificate_ends(struct er_agent *agent)
+{
+    struct er_etcd_status s = {.cert_until_us = 0};
+    char time[ER_UNIT_TEXT_MAX];
+    uint64_t now_us = er_wall_us();
+
+    if (agent->store.etcd && agent->config->rendezvous.tls.cert)
+        agent->store.etcd->status(agent->store.store, &s);
+    if (!s.cert_until_us || s.cert_until_us > now_us + CERT_SOON_US)
+        return;
+    er_format_duration((s.cert_until_us - now_us) / CERT_UNIT_US * CERT_UNIT_US, time);
+    er_agent_say(agent,
+                 "warning: the certificate '%s' (rendezvous.tls.cert) expires in %s; after that "
+                 "this agent can not connect to the store again",
+                 agent->config->rendezvous.tls.cert, time);
+}
+
 int er_agent_open_address(struct er_agent *agent, struct er_error *err)
 {
     const struct er_config *c = agent->config;
@@ -188,6 +209,8 @@ int er_agent_open_driver(struct er_agent *agent, struct er_error *err)
         return rc;
     o.spec = spec;
     rc = open_store(agent, o.seed, err);
+    if (!rc)
+        say_certificate_ends(agent);
     if (!rc)
         rc = er_driver_new(&agent->driver, agent->store.store, &o, &callbacks, agent, err);
     if (!rc)

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
+#include "rendezvous/etcd_cert.h"
 
 static void wipe(char **secret)
 {
@@ -81,6 +83,9 @@ int er_etcd_auth_load(struct er_etcd_auth *ret, const struct er_etcd_opts *opts,
         rc = load_pem("CA", opts->ca, "CERTIFICATE", &a->ca, err);
     if (rc == 0)
         rc = load_pem("certificate", opts->cert, "CERTIFICATE", &a->cert, err);
+    if (rc == 0 && a->cert)
+        rc = er_etcd_cert_check("certificate", opts->cert, a->cert, er_wall_us(), &a->cert_until_us,
+                                err);
     if (rc == 0)
         rc = load_pem("key", opts->key, "PRIVATE KEY", &a->key, err);
     if (rc == 0)

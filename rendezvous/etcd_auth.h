@@ -14,10 +14,12 @@ struct er_etcd_auth {
     char *server_name;             /* owned; NULL: the endpoint's host */
     char *user, *password;         /* owned; NULL: no login */
     bool off;                      /* the server has authentication switched off */
+    uint64_t cert_until_us;        /* wall-clock end of `cert`; 0: none, or not known */
     char token[ER_ETCD_TOKEN_MAX]; /* "": not logged in */
 };
 
-/* ER_E_CONFIG (a file is missing, unreadable, empty or not PEM; halves of a pair), -ENOMEM. */
+/* -EACCES (the certificate has expired, or is not valid yet), ER_E_CONFIG (a file is missing,
+ * unreadable, empty or not PEM; halves of a pair), -ENOMEM. */
 int er_etcd_auth_load(struct er_etcd_auth *ret, const struct er_etcd_opts *opts,
                       struct er_error *err);
 /* Wipes the secrets. */

@@ -327,6 +327,7 @@ void er_etcd_conn_status(const struct er_etcd_conn *c, struct er_etcd_status *re
     ret->down_since_us = c->down_since_us;
     ret->cluster_id = c->cluster_id;
     ret->sessions = c->sessions;
+    ret->cert_until_us = c->auth.cert_until_us;
     snprintf(ret->endpoint, sizeof(ret->endpoint), "%s",
              c->members[er_etcd_rotate_current(&c->rotate)].name);
     if (ret->connected)

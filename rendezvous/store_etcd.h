@@ -46,6 +46,7 @@ struct er_etcd_status {
     uint64_t down_since_us;       /* 0 while connected */
     uint64_t cluster_id;          /* 0: never connected */
     uint64_t sessions;            /* established so far */
+    uint64_t cert_until_us;       /* wall-clock end of our certificate; 0: none, or not known */
     int rc;                       /* 0, -ENOTCONN or -EACCES */
     char text[ER_ERROR_TEXT_MAX]; /* what was tried, for how long, and what each endpoint said; ""
                                      while connected */

@@ -27,7 +27,7 @@ ONLY_IN = (
     (r"grpc/|protobuf-c/", r"rendezvous/etcd_"),
     (r"systemd/", r"agent/"),
     (r"yaml\.h$", r"agent/"),
-    (r"openssl/", r"agent/keeper_tls\.c$"),
+    (r"openssl/", r"(agent/keeper_tls|rendezvous/etcd_cert)\.c$"),
     (r"microhttpd\.h$", r"agent/"),
     (r"cuda|nccl|cublas", r"runtime/(nccl_calls|device_cuda|blas_calls)\.c$|tests/fakecuda/"),
     (r"cblas\.h$|openblas", r"trainer/"),

@@ -81,7 +81,7 @@ static void certificates_are_shown_and_checked(void)
 {
     struct nodes_case n;
     struct pki k;
-    char ca[700], other[700], cert[700], old[700], key[700];
+    char ca[700], other[700], cert[700], old[700], key[700], old_key[700];
 
     begin_tls(&n, &k);
     snprintf(ca, sizeof(ca), "--set=rendezvous.tls.ca=%s", k.ca);
@@ -94,6 +94,8 @@ static void certificates_are_shown_and_checked(void)
     er_tap_check(nodes_next(&n, 0, 1, 1));
     nodes_go(&n, "0");
     er_tap_check(nodes_end_with(&n, 0));
+    er_tap_check(
+        strstr(er_test_err(&n.p[0]), "client.pem' (rendezvous.tls.cert) expires in 1d23h"));
     node_forget(&n, 0);
     expect(&n,
            ARGS("--set=rendezvous.join_timeout=20s", other, cert, key,
@@ -103,6 +105,11 @@ static void certificates_are_shown_and_checked(void)
            ARGS("--set=rendezvous.join_timeout=20s", ca, cert, key,
                 "--set=rendezvous.tls.server_name=wrong.test", "echo", "started"),
            77, ARGS("the store refuses this agent", "wrong.test", n.etcd.endpoints));
+    snprintf(old_key, sizeof(old_key), "--set=rendezvous.tls.key=%s/old.key", k.dir);
+    expect(&n,
+           ARGS("--set=rendezvous.join_timeout=20s", ca, old, old_key,
+                "--set=rendezvous.tls.server_name=etcd.test", "echo", "started"),
+           77, ARGS("old.pem' has expired, at 20"));
     expect(&n, ARGS(SOON, ca, "--set=rendezvous.tls.cert=/nowhere.pem", key, "echo", "started"), 78,
            ARGS("/nowhere.pem"));
     expect(&n, ARGS(SOON, ca, cert, "echo", "started"), 64,
