@@ -34,7 +34,8 @@ struct er_wait {
     struct er_wait_line store, nodes;
     bool was_connected;
     uint64_t refused_us, denied_us; /* by the store, since */
-    uint64_t lost_us, back_us;      /* the store: told to be away since; back since */
+    bool denied_told;
+    uint64_t lost_us, back_us; /* the store: told to be away since; back since */
     enum er_stand stand;
     uint64_t forming_us;       /* waiting for nodes or for a place since */
     uint64_t spare_generation; /* that was told of */

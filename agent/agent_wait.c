@@ -149,25 +149,34 @@ static void look_at_store(struct er_agent *agent, uint64_t now_us)
     }
 }
 
-/* Connected, and may not write: a role that is too small. */
+/* Connected, and may not write: a role that is too small, or was taken away while the job ran. Then
+ * workers go on as without a store; without any there is nothing to wait for. */
 static void look_at_rights(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
 {
+    const struct er_config *c = agent->config;
     struct er_wait *w = &agent->wait;
     struct er_error err = ER_ERROR_INIT;
+    bool runs = agent->group && !er_group_gone(agent->group);
 
-    if (!look->denied || look->registered) {
+    if (!look->denied) {
         w->denied_us = 0;
         return;
     }
-    if (!w->denied_us)
+    if (!w->denied_us) {
         w->denied_us = now_us;
+        w->denied_told = false;
+    }
     if (now_us < w->denied_us + REFUSED_US)
         return;
     er_error_set(&err, -EACCES,
                  "the store refuses this agent: its account may not write below '%s/%s/' (role "
                  "with read and write permission on that prefix needed)",
-                 agent->config->rendezvous.prefix, agent->config->name);
-    er_agent_fail(agent, ER_CODE_NOPERM, &err);
+                 c->rendezvous.prefix, c->name);
+    if (runs && !w->denied_told)
+        er_agent_say(agent, "%s; the workers go on, nothing is committed", err.text);
+    w->denied_told = true;
+    if (!runs || now_us >= er_deadline_in(w->denied_us, c->rendezvous.store_loss_limit_us))
+        er_agent_fail(agent, ER_CODE_NOPERM, &err);
 }
 
 /* ---- other nodes ---- */
@@ -277,6 +286,8 @@ uint64_t er_agent_wait_deadline(const struct er_agent *agent)
 
     if (!agent->store.etcd || agent->done || agent->own_exit_code)
         return ER_FOREVER;
+    if (w->denied_us)
+        return w->look_us;
     if (w->stand == ER_STAND_MEMBER && !w->lost_us) {
         agent->store.etcd->status(agent->store.store, &s);
         if (s.connected)

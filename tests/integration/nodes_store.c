@@ -174,6 +174,37 @@ static void account_needs_the_jobs_prefix_and_no_more(void)
     nodes_end(&n);
 }
 
+/* While the job runs. */
+static void account_that_loses_its_role_is_told_so(void)
+{
+    struct nodes_case n;
+    char prefix[128], password[ER_TEST_PATH_MAX + 64];
+
+    nodes_begin_with(&n, "2", "unix", (const char *[]){"--bcrypt-cost", "4", NULL});
+    wait_until_up(&n, ARGS("--write-out=json"));
+    snprintf(prefix, sizeof(prefix), "/elastic-run/%s/", n.c.name);
+    er_test_write_file(case_path(&n.c, "password"), "secret");
+    snprintf(password, sizeof(password), "--set=rendezvous.auth.password_file=%s/password",
+             n.c.dir);
+    CTL("user", "add", "root:rootpw");
+    CTL("user", "grant-role", "root", "root");
+    CTL("role", "add", "job");
+    CTL("role", "grant-permission", "--prefix=true", "job", "readwrite", prefix);
+    CTL("user", "add", "worker:secret");
+    CTL("user", "grant-role", "worker", "job");
+    CTL("auth", "enable");
+    for (int i = 0; i < 2; i++)
+        node_start(&n, i, ARGS("--set=rendezvous.auth.user=worker", password, SH(NODES_WORKER)));
+    er_tap_require(nodes_next(&n, 0, 2, 2));
+    CTL("--user=root:rootpw", "user", "revoke-role", "worker", "job");
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 77));
+    for (int i = 0; i < 2; i++)
+        er_tap_check(strstr(er_test_err(&n.p[i]), "may not write below"));
+    case_note(er_test_err(&n.p[0]));
+    nodes_end(&n);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                 \
@@ -185,6 +216,7 @@ int main(int argc, char **argv)
         CASE(store_that_comes_late_is_waited_for),
         CASE(certificates_are_shown_and_checked),
         CASE(account_needs_the_jobs_prefix_and_no_more),
+        CASE(account_that_loses_its_role_is_told_so),
     };
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
 }
