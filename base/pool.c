@@ -39,30 +39,30 @@ static char *map_aligned(size_t size)
     return raw + head;
 }
 
+/* As an atomic operation that changes nothing: somebody may be writing there. */
 static void touch(char *base, size_t size)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
     for (size_t at = 0; at < size; at += page)
-        ((volatile char *)base)[at] = 0;
+        __atomic_fetch_or(base + at, 0, __ATOMIC_RELAXED);
 }
 
-/* 0, or -errno when the kernel has no pages to give. */
-static int populate(struct er_pool *pool)
+int er_pool_populate(struct er_pool *pool, size_t at, size_t n)
 {
     int rc;
 
-    madvise(pool->base, pool->size, MADV_HUGEPAGE); /* a wish: without it pages are merely small */
-    do {
-        rc = madvise(pool->base, pool->size, MADV_POPULATE_WRITE);
-    } while (rc < 0 && (errno == EINTR || errno == EAGAIN));
-    if (rc == 0) {
-        pool->how = ER_POOL_POPULATED;
+    if (at >= pool->size)
         return 0;
-    }
+    n = n < pool->size - at ? n : pool->size - at;
+    do {
+        rc = madvise(pool->base + at, n, MADV_POPULATE_WRITE);
+    } while (rc < 0 && (errno == EINTR || errno == EAGAIN));
+    if (rc == 0)
+        return 0;
     if (errno == ENOMEM || errno == EFAULT || errno == EHWPOISON)
         return -errno;
-    touch(pool->base, pool->size);
+    touch(pool->base + at, n);
     pool->how = ER_POOL_TOUCHED;
     return 0;
 }
@@ -72,10 +72,9 @@ static void free_pool(struct er_pool **pool)
     er_pool_free(*pool);
 }
 
-int er_pool_new(struct er_pool **ret, size_t bytes, struct er_error *err)
+int er_pool_map(struct er_pool **ret, size_t bytes, struct er_error *err)
 {
     ER_CLEANUP(free_pool) struct er_pool *pool = NULL;
-    int rc;
 
     if (bytes == 0)
         return er_error_set(err, -EINVAL, "memory pool of 0 bytes");
@@ -90,7 +89,19 @@ int er_pool_new(struct er_pool **ret, size_t bytes, struct er_error *err)
     pool->base = map_aligned(pool->size);
     if (!pool->base)
         return er_error_errno(err, "memory pool of %zu bytes: map", bytes);
-    rc = populate(pool);
+    madvise(pool->base, pool->size, MADV_HUGEPAGE); /* a wish: without it pages are merely small */
+    *ret = ER_TAKE(pool);
+    return 0;
+}
+
+int er_pool_new(struct er_pool **ret, size_t bytes, struct er_error *err)
+{
+    ER_CLEANUP(free_pool) struct er_pool *pool = NULL;
+    int rc = er_pool_map(&pool, bytes, err);
+
+    if (rc < 0)
+        return rc;
+    rc = er_pool_populate(pool, 0, pool->size);
     if (rc)
         return er_error_set(err, rc, "memory pool of %zu bytes: bring in its pages: %s", bytes,
                             er_error_name(rc));

@@ -19,6 +19,12 @@ struct er_pool; /* opaque */
 
 /* -ENOMEM when there is not as much memory or address space, -EINVAL for 0 bytes. */
 int er_pool_new(struct er_pool **ret, size_t bytes, struct er_error *err);
+/* The same without the pages: they come in when they are touched first, or by er_pool_populate().
+ */
+int er_pool_map(struct er_pool **ret, size_t bytes, struct er_error *err);
+/* Brings in the pages of [at, at + n), cut off at the pool's end; may run beside threads that use
+ * them. 0, or -errno when the kernel has no pages to give. */
+int er_pool_populate(struct er_pool *pool, size_t at, size_t n);
 void er_pool_free(struct er_pool *pool);
 /* `align` a power of two, at most 2 MiB. NULL when the pool is spent. Zeroed (fresh pages). */
 void *er_pool_alloc(struct er_pool *pool, size_t bytes, size_t align);

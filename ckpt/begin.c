@@ -14,40 +14,71 @@
     15 /* some 3 % of a processor that the steps need whole; all of one that is free               \
         */
 
+#define PAGES_BYTES (8ull << 20)
+
 typedef unsigned long long ull;
 
 /* ---- before the first byte ---- */
 
-static int have_threads(struct er_ckpt *ckpt, struct er_error *err)
+static int have_thread(struct er_ckpt_worker **worker, const char *name, int nice_by,
+                       struct er_error *err)
 {
-    const struct {
-        struct er_ckpt_worker **worker;
-        const char *name;
-        int nice_by;
-    } threads[] = {{&ckpt->copier, "er-ckpt-copy", 0},
-                   {&ckpt->digester, "er-ckpt-digest", NICE_BY},
-                   {&ckpt->writer, "er-ckpt-write", NICE_BY}};
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && i < ER_ARRAY_N(threads); i++)
-        if (!*threads[i].worker)
-            rc = er_ckpt_worker_new(threads[i].worker, threads[i].name, threads[i].nice_by, err);
-    return rc;
+    return *worker ? 0 : er_ckpt_worker_new(worker, name, nice_by, err);
 }
 
-/* Room for an image of `bytes`: what is there already, unless the state grew. */
-static int have_snapshot(struct er_ckpt *ckpt, uint64_t bytes, struct er_error *err)
+static int have_threads(struct er_ckpt *ckpt, bool staged, struct er_error *err)
 {
-    if (ckpt->snapshot && er_snapshot_shared(ckpt->snapshot))
+    int rc = have_thread(&ckpt->copier, "er-ckpt-copy", 0, err);
+
+    if (rc == 0 && staged)
+        return have_thread(&ckpt->saver, "er-ckpt-save", 0, err);
+    if (rc == 0)
+        rc = have_thread(&ckpt->digester, "er-ckpt-digest", NICE_BY, err);
+    return rc == 0 ? have_thread(&ckpt->writer, "er-ckpt-write", NICE_BY, err) : rc;
+}
+
+static bool is_shared(const struct er_snapshot *snapshot)
+{
+    return snapshot && er_snapshot_shared(snapshot);
+}
+
+/* Who brings in the snapshot's pages lets go of it. */
+static void stop_pages(struct er_ckpt *ckpt)
+{
+    atomic_store(&ckpt->no_more_pages, true);
+    if (ckpt->digester)
+        (void)er_ckpt_worker_wait(ckpt->digester, ER_FOREVER);
+}
+
+/* Room for an image of `bytes` (staged: for the blocks): what is there already, unless the state
+ * grew. */
+static int have_memory(struct er_ckpt *ckpt, uint64_t bytes, bool staged, struct er_error *err)
+{
+    struct er_snapshot **memory = staged ? &ckpt->stage : &ckpt->snapshot;
+
+    if (is_shared(ckpt->snapshot) || is_shared(ckpt->stage))
         return er_error_set(err, -ETIMEDOUT,
                             "the storage has not answered for so long that an earlier checkpoint "
                             "was given up, and it still hangs");
     ckpt->hanging = false;
-    if (ckpt->snapshot && er_snapshot_room(ckpt->snapshot) >= bytes)
+    if (*memory && er_snapshot_room(*memory) >= bytes)
         return 0;
-    er_snapshot_unref(ckpt->snapshot);
-    ckpt->snapshot = NULL;
-    return er_snapshot_new(&ckpt->snapshot, bytes, err);
+    if (!staged)
+        stop_pages(ckpt);
+    er_snapshot_unref(*memory);
+    *memory = NULL;
+    return er_snapshot_new(memory, bytes, err);
+}
+
+/* Beside the first steps, in small bites: a checkpoint that begins meanwhile ends it, and brings in
+ * the rest as it is copied. */
+static void bring_in_pages(void *arg)
+{
+    struct er_ckpt *ckpt = arg;
+    uint64_t room = er_snapshot_room(ckpt->snapshot);
+
+    for (uint64_t at = 0; at < room && !atomic_load(&ckpt->no_more_pages); at += PAGES_BYTES)
+        er_snapshot_populate(ckpt->snapshot, at, PAGES_BYTES);
 }
 
 int er_ckpt_reserve(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
@@ -55,31 +86,40 @@ int er_ckpt_reserve(struct er_ckpt *ckpt, const struct er_slice *slices, size_t 
 {
     static const struct er_meta nothing;
     struct er_save *save = NULL;
-    int rc = er_save_new(&save, ckpt, slices, n, &nothing, err);
+    int rc = er_save_new(&save, ckpt, slices, n, &nothing, false, err);
 
     if (rc == 0)
-        rc = have_threads(ckpt, err);
+        rc = have_threads(ckpt, false, err);
     if (rc == 0)
-        rc = have_snapshot(ckpt, er_save_image_bytes(save), err);
+        rc = have_memory(ckpt, er_save_image_bytes(save), false, err);
     er_save_unref(save);
-    return rc;
+    if (rc < 0)
+        return rc;
+    atomic_store(&ckpt->no_more_pages, false);
+    (void)er_ckpt_worker_run(ckpt->digester, bring_in_pages, ckpt); /* a full queue: not now */
+    return 0;
 }
 
 /* Without memory for the copy this rank takes part all the same: others may have what it has. */
 static int prepare(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
-                   const struct er_meta *meta, struct er_save **ret, struct er_error *err)
+                   const struct er_meta *meta, bool staged, struct er_save **ret,
+                   struct er_error *err)
 {
     struct er_save *save;
-    int rc = er_save_new(ret, ckpt, slices, n, meta, err);
+    int rc = er_save_new(ret, ckpt, slices, n, meta, staged, err);
 
     if (rc < 0)
         return rc;
     save = *ret;
-    rc = have_threads(ckpt, &save->own_err);
+    atomic_store(&ckpt->no_more_pages, true);
+    rc = have_threads(ckpt, staged, &save->own_err);
     if (rc == 0)
-        rc = have_snapshot(ckpt, er_save_image_bytes(save), &save->own_err);
+        rc = have_memory(ckpt, er_save_image_bytes(save), staged, &save->own_err);
+    save->copier = ckpt->copier;
+    save->digester = ckpt->digester;
+    save->writer = staged ? ckpt->saver : ckpt->writer;
     if (rc == 0) {
-        save->snapshot = er_snapshot_ref(ckpt->snapshot);
+        save->snapshot = er_snapshot_ref(staged ? ckpt->stage : ckpt->snapshot);
         return 0;
     }
     save->absent = save->own_known = save->copy_done = true;
@@ -179,19 +219,8 @@ static int name_temp(struct er_save *save, uint64_t nonce, struct er_error *err)
     return save->temp ? 0 : er_error_set(err, -ENOMEM, "checkpoint: no memory");
 }
 
-/* A full queue is a failed part. */
-static void start_tasks(struct er_ckpt *ckpt, struct er_save *save)
-{
-    save->duty = !save->absent;
-    if (save->absent)
-        return;
-    (void)er_save_start(save, ckpt->copier, er_task_copy, NULL); /* an idle thread's queue */
-    (void)er_save_start(save, ckpt->digester, er_task_digest, NULL);
-    (void)er_save_start(save, ckpt->writer, er_task_shard, NULL);
-}
-
-int er_ckpt_begin(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
-                  const struct er_meta *meta, struct er_error *err)
+int er_save_begin(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
+                  const struct er_meta *meta, bool staged, struct er_error *err)
 {
     struct er_error local = ER_ERROR_INIT;
     struct er_save *save = NULL;
@@ -204,7 +233,7 @@ int er_ckpt_begin(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
         return ER_CKPT_BUSY;
     }
     err = err ? err : &local; /* the text travels to the other ranks */
-    rc = prepare(ckpt, slices, n, meta, &save, err);
+    rc = prepare(ckpt, slices, n, meta, staged, &save, err);
     mine = describe(ckpt, meta, save, rc, err);
     rc = agree_start(ckpt, &mine, &nonce, err);
     if (rc == 0)
@@ -217,11 +246,19 @@ int er_ckpt_begin(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
     save->started_us = started;
     save->leader = ckpt->group.rank == 0; /* until the first round says who */
     save->deadline_us = er_deadline_in(started, ckpt->opts.deadline_us);
-    start_tasks(ckpt, save);
+    save->duty = !save->absent;
+    if (save->duty)
+        er_save_start_part(save, false);
     ckpt->save = save;
     ckpt->stats.begun++;
     save->pause_us += er_now_us() - started;
     return 0;
+}
+
+int er_ckpt_begin(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
+                  const struct er_meta *meta, struct er_error *err)
+{
+    return er_save_begin(ckpt, slices, n, meta, false, err);
 }
 
 int er_ckpt_before_apply(struct er_ckpt *ckpt, struct er_error *err)

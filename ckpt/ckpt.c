@@ -99,9 +99,12 @@ void er_ckpt_close(struct er_ckpt *ckpt)
         er_save_drop(ckpt);
     (void)er_ckpt_worker_free(ckpt->copier,
                               ER_FOREVER); /* it reads the caller's memory; never hangs */
+    atomic_store(&ckpt->no_more_pages, true);
     (void)er_ckpt_worker_free(ckpt->digester, ER_FOREVER);
     (void)er_ckpt_worker_free(ckpt->writer, ckpt->hanging ? 0 : er_now_us() + CLOSE_US);
+    (void)er_ckpt_worker_free(ckpt->saver, ckpt->hanging ? 0 : er_now_us() + CLOSE_US);
     er_snapshot_unref(ckpt->snapshot);
+    er_snapshot_unref(ckpt->stage);
     free(ckpt->chain);
     free(ckpt->dir);
     free(ckpt);

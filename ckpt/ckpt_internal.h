@@ -1,6 +1,7 @@
 #pragma once
 /* The handle, shared by the files of this folder. */
 #include <limits.h>
+#include <stdatomic.h>
 
 #include "ckpt/ckpt.h"
 #include "ckpt/folder.h"
@@ -20,10 +21,12 @@ struct er_ckpt {
     struct er_ckpt_event events[ER_CKPT_EVENTS_MAX];
     size_t event_first, event_n;
     struct er_ckpt_stats stats;
-    /* NULL until first used. The caller waits for the copier; the others stand back where the
-     * steps need all processors. */
-    struct er_ckpt_worker *copier, *digester, *writer;
-    struct er_snapshot *snapshot; /* a reference; NULL until first used */
+    /* NULL until first used. The caller waits for the copier, and for the saver: it writes what
+     * er_ckpt_save() is to write. The others stand back where the steps need all processors. */
+    struct er_ckpt_worker *copier, *digester, *writer, *saver;
+    struct er_snapshot *snapshot; /* a reference, for copies; NULL until first used */
+    struct er_snapshot *stage;    /* a reference, for er_ckpt_save(); likewise */
+    atomic_bool no_more_pages;    /* ends the task that brings in the snapshot's */
     struct er_save *save;         /* a reference; NULL: none in flight */
     bool hanging;                 /* the writer was given up, and has not come back */
     struct er_chain_link *chain;  /* owned: generations up to what was loaded */

@@ -14,6 +14,7 @@
 #include "base/parse.h"
 #include "ckpt/ckpt.h"
 
+#define SCANS_MAX   100 /* of a folder in which others remove; each is a removal more */
 #define STEP_FORMAT "step-%012llu"
 #define TEMP_FORMAT ".step-%012llu.g%llu.%016llx.tmp"
 
@@ -85,34 +86,69 @@ static int open_dir(const char *dir, DIR **ret, struct er_error *err)
     return *ret ? 0 : er_error_errno(err, "checkpoint folder '%s'", dir);
 }
 
-int er_ckpt_list(const char *dir, uint64_t **ret, size_t *ret_n, struct er_error *err)
+struct steps {
+    uint64_t *all; /* owned */
+    size_t n, cap;
+};
+
+static int add_step(struct steps *steps, uint64_t step, struct er_error *err)
+{
+    if (steps->n == steps->cap) {
+        size_t cap = steps->cap ? steps->cap * 2 : 16;
+        uint64_t *more = reallocarray(steps->all, cap, sizeof(*more));
+
+        if (!more)
+            return er_error_set(err, -ENOMEM, "checkpoint: no memory");
+        steps->all = more;
+        steps->cap = cap;
+    }
+    steps->all[steps->n++] = step;
+    return 0;
+}
+
+/* 1: one of them was removed while we looked. A folder is not read at one instant: the one that was
+ * published before that may be missing too. */
+static int scan_steps(const char *dir, struct steps *steps, struct er_error *err)
 {
     ER_CLEANUP(close_dir) DIR *d = NULL;
-    ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
-    uint64_t step;
-    size_t n = 0, cap = 0;
     int rc = open_dir(dir, &d, err);
-    if (rc < 0)
-        return rc;
-    for (struct dirent *e; (e = readdir(d));) {
+    bool removed = false;
+
+    steps->n = 0;
+    for (struct dirent *e; rc == 0 && (e = readdir(d));) {
         char path[PATH_MAX];
-        if (!er_ckpt_step_parse(e->d_name, &step) ||
-            snprintf(path, sizeof(path), "%s/%s/manifest.json", dir, e->d_name) >= PATH_MAX ||
-            access(path, F_OK) != 0)
+        uint64_t step;
+        int n;
+
+        if (!er_ckpt_step_parse(e->d_name, &step))
             continue;
-        if (n == cap) {
-            cap = cap ? cap * 2 : 16;
-            uint64_t *more = reallocarray(steps, cap, sizeof(*steps));
-            if (!more)
-                return er_error_set(err, -ENOMEM, "checkpoint: no memory");
-            steps = more;
-        }
-        steps[n++] = step;
+        n = snprintf(path, sizeof(path), "%s/%s/manifest.json", dir, e->d_name);
+        if (n >= PATH_MAX)
+            continue;
+        if (access(path, F_OK) == 0)
+            rc = add_step(steps, step, err);
+        else if (faccessat(dirfd(d), e->d_name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+            removed = true;
     }
-    if (n)
-        qsort(steps, n, sizeof(*steps), compare_steps);
-    *ret = ER_TAKE(steps);
-    *ret_n = n;
+    return rc < 0 ? rc : removed;
+}
+
+int er_ckpt_list(const char *dir, uint64_t **ret, size_t *ret_n, struct er_error *err)
+{
+    struct steps steps = {0};
+    int rc, tries = 0;
+
+    do
+        rc = scan_steps(dir, &steps, err);
+    while (rc == 1 && ++tries < SCANS_MAX);
+    if (rc < 0) {
+        free(steps.all);
+        return rc;
+    }
+    if (steps.n)
+        qsort(steps.all, steps.n, sizeof(*steps.all), compare_steps);
+    *ret = steps.all;
+    *ret_n = steps.n;
     return 0;
 }
 

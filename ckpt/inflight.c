@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "ckpt/save.h"
 
@@ -51,7 +52,7 @@ static void give_up(struct er_save *save)
 {
     pthread_mutex_lock(&save->lock);
     save->given_up = true;
-    while (!save->copy_done) /* reads the caller's memory, from now on the caller's again */
+    while (save->reading) /* in the caller's memory, from now on the caller's again */
         pthread_cond_wait(&save->changed, &save->lock);
     pthread_cond_broadcast(&save->changed);
     pthread_mutex_unlock(&save->lock);
@@ -87,8 +88,8 @@ static void let_go(struct er_ckpt *ckpt)
     }
     ckpt->last_nonce = save->nonce;
     ckpt->last_committed = save->committed;
-    if (save->leader && ckpt->writer)
-        (void)er_save_start(save, ckpt->writer, er_task_settle, NULL);
+    if (save->leader && save->writer)
+        (void)er_save_start(save, save->writer, er_task_settle, NULL);
     er_save_unref(save);
 }
 
@@ -138,8 +139,10 @@ static void next_stage(struct er_ckpt *ckpt, struct er_save *save, enum er_cover
     if (!save->duty)
         return;
     save->rc = 0; /* of the part before; nothing runs */
-    (void)er_save_start(save, ckpt->writer,
-                        cover == ER_COVER_WHOLE ? er_task_publish : er_task_stand_in, NULL);
+    if (cover == ER_COVER_WHOLE)
+        (void)er_save_start(save, save->writer, er_task_publish, NULL);
+    else
+        er_save_start_part(save, true);
 }
 
 /* This rank's part is durable, or not: do all parts together make the whole? */
@@ -222,6 +225,17 @@ int er_ckpt_advance(struct er_ckpt *ckpt, struct er_error *err)
     return rc;
 }
 
+/* What follows the outcome. */
+static void wait_settled(struct er_ckpt *ckpt)
+{
+    struct er_ckpt_worker *const writers[] = {ckpt->writer, ckpt->saver};
+    uint64_t deadline = er_deadline_in(er_now_us(), ckpt->opts.deadline_us);
+
+    for (size_t i = 0; i < ER_ARRAY_N(writers); i++)
+        if (writers[i])
+            (void)er_ckpt_worker_wait(writers[i], deadline);
+}
+
 int er_ckpt_finish(struct er_ckpt *ckpt, struct er_error *err)
 {
     int rc;
@@ -229,9 +243,8 @@ int er_ckpt_finish(struct er_ckpt *ckpt, struct er_error *err)
     do
         rc = er_ckpt_advance(ckpt, err);
     while (rc == 1);
-    if (ckpt->writer && !ckpt->hanging)
-        (void)er_ckpt_worker_wait(ckpt->writer,
-                                  er_deadline_in(er_now_us(), ckpt->opts.deadline_us));
+    if (!ckpt->hanging)
+        wait_settled(ckpt);
     return rc;
 }
 
@@ -240,9 +253,13 @@ int er_ckpt_save(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
 {
     int rc;
 
-    rc = ckpt->save ? er_ckpt_finish(ckpt, err) : 0; /* its outcome is an event */
+    rc = er_ckpt_finish(ckpt, err); /* its outcome is an event */
     if (ckpt->save)
         return rc; /* the group's exchange fails */
-    rc = er_ckpt_begin(ckpt, slices, n, meta, err);
-    return rc == 0 ? er_ckpt_finish(ckpt, err) : rc;
+    rc = er_save_begin(ckpt, slices, n, meta, true, err);
+    if (rc == 0)
+        rc = er_ckpt_finish(ckpt, err);
+    if (ckpt->save && ckpt->save->spare_state == ER_SPARE_KEPT)
+        ckpt->save->spare_state = ER_SPARE_NONE; /* from now on the caller may change it */
+    return rc;
 }

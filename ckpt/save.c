@@ -80,12 +80,14 @@ uint64_t er_save_spare_at(const struct er_save *save)
 
 uint64_t er_save_image_bytes(const struct er_save *save)
 {
+    if (save->staged)
+        return ER_STAGE_BYTES;
     return save->spare_state == ER_SPARE_KEPT ? er_save_spare_at(save) + save->spare.bytes
                                               : save->plan.bytes;
 }
 
 int er_save_new(struct er_save **ret, struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
-                const struct er_meta *meta, struct er_error *err)
+                const struct er_meta *meta, bool staged, struct er_error *err)
 {
     char final[PATH_MAX];
     struct er_save *save;
@@ -104,6 +106,7 @@ int er_save_new(struct er_save **ret, struct er_ckpt *ckpt, const struct er_slic
     save->meta = *meta;
     save->opts = ckpt->opts;
     save->fence = meta->generation;
+    save->staged = staged;
     save->dir = strdup(ckpt->dir);
     save->final = strdup(final);
     if (!save->dir || !save->final || take_chain(save, ckpt) < 0)
@@ -134,6 +137,25 @@ int er_save_start(struct er_save *save, struct er_ckpt_worker *worker, er_work_f
         return er_error_set(err, -EBUSY, "%s", full.text);
     }
     return 0;
+}
+
+void er_save_start_part(struct er_save *save, bool spare)
+{
+    const bool copy = !save->staged && !spare;
+
+    pthread_mutex_lock(&save->lock);
+    if (copy || save->staged)
+        save->copied = save->taken = 0;
+    save->reading = copy;
+    pthread_mutex_unlock(&save->lock);
+    /* Queues of idle threads; one that is full is a failed part. */
+    if (save->staged)
+        (void)er_save_start(save, save->copier, spare ? er_task_fill_spare : er_task_fill, NULL);
+    if (copy) {
+        (void)er_save_start(save, save->copier, er_task_copy, NULL);
+        (void)er_save_start(save, save->digester, er_task_digest, NULL);
+    }
+    (void)er_save_start(save, save->writer, spare ? er_task_stand_in : er_task_shard, NULL);
 }
 
 void er_save_task_end(struct er_save *save, int rc, const struct er_error *err)
@@ -174,9 +196,8 @@ bool er_save_given_up(struct er_save *save)
     return given_up;
 }
 
-bool er_save_copied_to(void *arg, uint64_t end)
+bool er_save_copied_to(struct er_save *save, uint64_t end)
 {
-    struct er_save *save = arg;
     bool go_on;
 
     pthread_mutex_lock(&save->lock);
@@ -202,6 +223,7 @@ static void tell_copied(struct er_save *save, uint64_t bytes, bool done)
     pthread_mutex_lock(&save->lock);
     save->copied = bytes;
     save->copy_done = done;
+    save->reading = !done;
     pthread_cond_broadcast(&save->changed);
     pthread_mutex_unlock(&save->lock);
 }

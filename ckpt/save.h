@@ -4,11 +4,18 @@
  * lets go last frees it, so that a task that hangs in the kernel finds its memory when it comes
  * back.
  *
+ * Of one begun beside the steps (er_ckpt_begin()) the state is copied to an image, so that it may
+ * change again at once:
+ *
  *   caller   begin ─────────┬─ before_apply ── advance: rows ─┬───── advance: commit ─┬─ event
  *   copier                  ├ copy                            │                       │
  *   digester                ├ digests, behind the copy        │                       │
  *   writer                  └ shard: write, fsync             └ leader: manifest,     └ leader:
  *                                                               rename, fsync           retention
+ *
+ * While the caller waits (er_ckpt_save()), its own memory is the image: the copier fills two blocks
+ * in turn, with digests, and the writer empties them (stage.c). No memory of the size of the state
+ * is needed then, which counts most for the first one: fresh pages can be slower than the disk.
  *
  * Where a rank could not write, or is gone, there are more rounds of "rows", before which others
  * write the copies that they have of its part (cover.h).
@@ -20,6 +27,7 @@
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/cover.h"
 #include "ckpt/safetensors.h"
+#include "ckpt/shard_io.h"
 #include "ckpt/snapshot.h"
 
 enum er_save_stage { ER_SAVE_WRITING, ER_SAVE_PUBLISHING };
@@ -33,7 +41,9 @@ struct er_save {
     struct er_ckpt_opts opts;
     struct er_chain_link *chain; /* owned */
     size_t chain_n;
-    struct er_snapshot *snapshot; /* a reference; NULL: absent */
+    bool staged; /* the caller waits, nothing is copied as a whole */
+    struct er_ckpt_worker *copier, *digester, *writer; /* the handle's */
+    struct er_snapshot *snapshot; /* a reference: the image, or two blocks; NULL: absent */
     struct er_shard_plan plan;
     struct er_shard_plan spare; /* of `spare_rank`; its image follows this rank's own */
     int spare_rank;             /* -1: none */
@@ -60,8 +70,10 @@ struct er_save {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* CLOCK_MONOTONIC */
     /* Under the lock. */
-    uint64_t copied;  /* bytes of the image that are there */
+    uint64_t copied;  /* bytes of the image, or of the staged file, that are or were there */
+    uint64_t taken;   /* staged: bytes that the writer needs no more */
     bool copy_done;   /* the caller may change its state */
+    bool reading;     /* the copier is in the caller's memory */
     unsigned running; /* background tasks of the current stage */
     bool given_up;    /* nothing may become visible any more */
     bool exchanged;   /* `temp` now holds an older checkpoint of the same step */
@@ -75,19 +87,34 @@ struct er_save {
 
 /* Takes over nothing of `slices` but their description. */
 int er_save_new(struct er_save **ret, struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
-                const struct er_meta *meta, struct er_error *err);
+                const struct er_meta *meta, bool staged, struct er_error *err);
+/* er_ckpt_begin(), or the begin of er_ckpt_save(). */
+int er_save_begin(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
+                  const struct er_meta *meta, bool staged, struct er_error *err);
 void er_save_unref(struct er_save *save);
 
 /* Starts a background task of this stage; the task ends with er_save_task_end(). */
 int er_save_start(struct er_save *save, struct er_ckpt_worker *worker, er_work_fn fn,
                   struct er_error *err);
+/* The tasks that bring this rank's own part, or its copy of another's, to the disk. */
+void er_save_start_part(struct er_save *save, bool spare);
 /* `rc` < 0: the stage failed, `err` says why (the first one counts). Lets go of `save`. */
 void er_save_task_end(struct er_save *save, int rc, const struct er_error *err);
 /* Nothing of the current stage runs. Waits until `deadline_us`. */
 bool er_save_wait(struct er_save *save, uint64_t deadline_us);
 bool er_save_given_up(struct er_save *save);
-/* Waits until the image is there up to `end` bytes; false: given up. An er_ready_fn. */
-bool er_save_copied_to(void *save, uint64_t end);
+/* Waits until the image is there up to `end` bytes; false: given up. */
+bool er_save_copied_to(struct er_save *save, uint64_t end);
+
+/* ---- staged (stage.c) ---- */
+
+/* Memory for the two blocks. */
+#define ER_STAGE_BYTES (2ull * ER_SHARD_WRITE_BYTES)
+/* Copier, argument struct er_save: the caller's memory -> blocks, and digests on the way. */
+void er_task_fill(void *save);
+void er_task_fill_spare(void *save);
+/* An er_bytes_fn for the writer. */
+const char *er_stage_take(void *save, uint64_t at, uint64_t end);
 
 /* Digests of the pieces of an image that is there. */
 void er_save_digest(struct er_save *save, const struct er_shard_plan *plan, const char *image);

@@ -13,7 +13,6 @@
 struct out {
     int fd;
     bool direct;
-    const char *image;
     uint64_t bytes;
 };
 
@@ -28,31 +27,32 @@ static int go_buffered(struct out *out)
     return 0;
 }
 
-static int write_range(struct out *out, uint64_t at, uint64_t end)
+static int write_range(struct out *out, const char *data, uint64_t at, uint64_t end)
 {
     int rc;
 
     if (out->direct)
         end = (end + ALIGN - 1) / ALIGN * ALIGN; /* the tail; cut off again afterwards */
-    rc = er_pwrite_all(out->fd, out->image + at, (size_t)(end - at), (off_t)at);
+    rc = er_pwrite_all(out->fd, data, (size_t)(end - at), (off_t)at);
     if (rc != -EINVAL || !out->direct)
         return rc;
     rc = go_buffered(out);
     if (end > out->bytes)
         end = out->bytes;
-    return rc < 0 ? rc : er_pwrite_all(out->fd, out->image + at, (size_t)(end - at), (off_t)at);
+    return rc < 0 ? rc : er_pwrite_all(out->fd, data, (size_t)(end - at), (off_t)at);
 }
 
-static int write_image(struct out *out, er_ready_fn ready, void *user)
+static int write_all(struct out *out, er_bytes_fn from, void *user)
 {
     for (uint64_t at = 0; at < out->bytes;) {
         uint64_t end =
             out->bytes - at > ER_SHARD_WRITE_BYTES ? at + ER_SHARD_WRITE_BYTES : out->bytes;
+        const char *data = from(user, at, end);
         int rc;
 
-        if (!ready(user, end))
+        if (!data)
             return -ECANCELED;
-        rc = write_range(out, at, end);
+        rc = write_range(out, data, at, end);
         if (rc < 0)
             return rc;
         at = end;
@@ -88,10 +88,10 @@ static int open_out(struct out *out, const char *path, bool buffered)
     return out->fd < 0 ? -errno : 0;
 }
 
-int er_shard_write(const char *path, const char *image, uint64_t bytes, bool buffered,
-                   er_ready_fn ready, void *user, struct er_error *err)
+int er_shard_write(const char *path, uint64_t bytes, bool buffered, er_bytes_fn from, void *user,
+                   struct er_error *err)
 {
-    struct out out = {.image = image, .bytes = bytes};
+    struct out out = {.bytes = bytes};
     int rc = open_out(&out, path, buffered);
     ER_CLEANUP(er_cleanup_fd) int fd = out.fd;
 
@@ -99,7 +99,7 @@ int er_shard_write(const char *path, const char *image, uint64_t bytes, bool buf
         return er_error_set(err, rc, "create '%s': %s", path, er_error_name(rc));
     rc = ask_for_space(&out);
     if (rc == 0)
-        rc = write_image(&out, ready, user);
+        rc = write_all(&out, from, user);
     if (rc == 0 && out.direct && bytes % ALIGN && ftruncate(fd, (off_t)bytes) < 0)
         rc = -errno;
     if (rc == 0 && fsync(fd) < 0)

@@ -114,7 +114,7 @@ int er_snapshot_new(struct er_snapshot **ret, uint64_t bytes, struct er_error *e
 
     if (!s)
         return er_error_set(err, -ENOMEM, "checkpoint: no memory");
-    rc = er_pool_new(&s->pool, (size_t)room, err);
+    rc = er_pool_map(&s->pool, (size_t)room, err);
     if (rc < 0) {
         free(s);
         return er_error_wrap(err, rc, "memory for the copy of the state");
@@ -153,4 +153,9 @@ char *er_snapshot_data(struct er_snapshot *s)
 uint64_t er_snapshot_room(const struct er_snapshot *s)
 {
     return s->room;
+}
+
+void er_snapshot_populate(struct er_snapshot *s, uint64_t at, uint64_t n)
+{
+    (void)er_pool_populate(s->pool, (size_t)at, (size_t)n);
 }

@@ -29,7 +29,8 @@ void er_shard_plan_done(struct er_shard_plan *plan);
 /* Bytes in the file before part `i`'s data. */
 uint64_t er_shard_plan_at(const struct er_shard_plan *plan, size_t i);
 
-/* Memory for an image; counted references. */
+/* Memory for an image; counted references. Its pages come in when they are first written, or by
+ * er_snapshot_populate(), which may take as long as it likes beside that. */
 struct er_snapshot;
 int er_snapshot_new(struct er_snapshot **ret, uint64_t bytes, struct er_error *err);
 struct er_snapshot *er_snapshot_ref(struct er_snapshot *snapshot);
@@ -39,5 +40,7 @@ bool er_snapshot_shared(const struct er_snapshot *snapshot);
 /* 4096-aligned; as long as asked for, rounded up to ER_SNAPSHOT_ALIGN. */
 char *er_snapshot_data(struct er_snapshot *snapshot);
 uint64_t er_snapshot_room(const struct er_snapshot *snapshot);
+/* Pages of [at, at + n). Best effort. */
+void er_snapshot_populate(struct er_snapshot *snapshot, uint64_t at, uint64_t n);
 
 #define ER_SNAPSHOT_ALIGN 4096u

@@ -27,6 +27,14 @@ static int tell_superseded(const struct er_save *save, int rc, struct er_error *
 
 /* ---- this rank's shard ---- */
 
+/* An er_bytes_fn: as soon as it has been copied. */
+static const char *from_image(void *arg, uint64_t at, uint64_t end)
+{
+    struct er_save *save = arg;
+
+    return er_save_copied_to(save, end) ? er_snapshot_data(save->snapshot) + at : NULL;
+}
+
 static int write_shard(struct er_save *save, struct er_error *err)
 {
     char name[ER_MANIFEST_NAME_MAX], path[PATH_MAX];
@@ -41,8 +49,8 @@ static int write_shard(struct er_save *save, struct er_error *err)
     er_manifest_shard_name((uint32_t)save->rank, (uint32_t)save->size, name, sizeof(name));
     rc = er_ckpt_join(save->temp, name, path, err);
     return rc < 0 ? rc
-                  : er_shard_write(path, er_snapshot_data(save->snapshot), save->plan.bytes,
-                                   save->opts.buffered, er_save_copied_to, save, err);
+                  : er_shard_write(path, save->plan.bytes, save->opts.buffered,
+                                   save->staged ? er_stage_take : from_image, save, err);
 }
 
 void er_task_shard(void *arg)
@@ -60,17 +68,24 @@ void er_task_shard(void *arg)
 
 #define UNLINK_TRIES 3 /* a file that a writer which was given up makes in between */
 
-static bool goes_on(void *save, uint64_t end)
+static const char *spare_image(const struct er_save *save)
 {
+    return er_snapshot_data(save->snapshot) + er_save_spare_at(save);
+}
+
+/* An er_bytes_fn. */
+static const char *from_spare(void *arg, uint64_t at, uint64_t end)
+{
+    struct er_save *save = arg;
+
     (void)end;
-    return !er_save_given_up(save);
+    return er_save_given_up(save) ? NULL : spare_image(save) + at;
 }
 
 /* The other rank may have begun: its file goes, whatever it holds, and a writer that still has it
  * open writes into nothing. */
 static int write_spare(struct er_save *save, struct er_error *err)
 {
-    const char *image = er_snapshot_data(save->snapshot) + er_save_spare_at(save);
     char name[ER_MANIFEST_NAME_MAX], path[PATH_MAX];
     int rc;
 
@@ -81,13 +96,13 @@ static int write_spare(struct er_save *save, struct er_error *err)
     for (int tries = 0; tries < UNLINK_TRIES; tries++) {
         if (unlink(path) < 0 && errno != ENOENT)
             return er_error_errno(err, "remove '%s'", path);
-        rc =
-            er_shard_write(path, image, save->spare.bytes, save->opts.buffered, goes_on, save, err);
+        rc = er_shard_write(path, save->spare.bytes, save->opts.buffered,
+                            save->staged ? er_stage_take : from_spare, save, err);
         if (rc != -EEXIST)
             break;
     }
-    if (rc == 0)
-        er_save_digest(save, &save->spare, image);
+    if (rc == 0 && !save->staged)
+        er_save_digest(save, &save->spare, spare_image(save));
     return rc;
 }
 

@@ -257,6 +257,56 @@ static void a_reader_beside_retention_always_finds_one_whole(void)
     er_test_rmtree(world.dir);
 }
 
+/* ---- what is in the file does not depend on how it came there ---- */
+
+enum { ODD_N = 3, ODD_BYTES = 7 * 1024 * 1024 + 13 };
+
+static void same_file(const char *name)
+{
+    ER_CLEANUP(er_buf_done) struct er_buf a;
+    ER_CLEANUP(er_buf_done) struct er_buf b;
+    char path[PATH_MAX];
+
+    er_buf_init(&a, 64u << 20);
+    er_buf_init(&b, 64u << 20);
+    file_path(1, name, path);
+    er_tap_require(er_file_read(path, &a, NULL) == 0);
+    file_path(2, name, path);
+    er_tap_require(er_file_read(path, &b, NULL) == 0);
+    er_tap_check(a.len > ODD_N * (size_t)ODD_BYTES && a.len == b.len &&
+                 memcmp(a.data, b.data, a.len) == 0);
+}
+
+static void a_copy_and_the_memory_itself_give_the_same_file(void)
+{
+    static const char *const names[ODD_N] = {"a", "b", "c"};
+    struct er_slice slices[ODD_N];
+    unsigned char *data = malloc((size_t)ODD_N * ODD_BYTES);
+    struct er_ckpt *ckpt = NULL;
+    struct er_meta meta = {.applied = 1};
+
+    begin();
+    er_tap_require(data);
+    for (size_t i = 0; i < (size_t)ODD_N * ODD_BYTES; i++)
+        data[i] = (unsigned char)(i * 2654435761u >> 13);
+    for (size_t i = 0; i < ODD_N; i++)
+        slices[i] = (struct er_slice){names[i],  ER_CKPT_U8,           1,   {ODD_BYTES}, 0,
+                                      ODD_BYTES, data + i * ODD_BYTES, true};
+    er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, NULL, NULL) == 0);
+    er_tap_check(er_ckpt_save(ckpt, slices, ODD_N, &meta, NULL) == 0);
+    meta.applied = 2;
+    er_tap_check(er_ckpt_begin(ckpt, slices, ODD_N, &meta, NULL) == 0);
+    er_tap_check(er_ckpt_before_apply(ckpt, NULL) == 0);
+    memset(data, 0, (size_t)ODD_N * ODD_BYTES);
+    er_tap_check(er_ckpt_finish(ckpt, NULL) == 0);
+    er_tap_check(er_ckpt_verify(world.dir, 1, NULL) == 0);
+    er_tap_check(er_ckpt_verify(world.dir, 2, NULL) == 0);
+    same_file("shard-0-of-1.safetensors");
+    er_ckpt_close(ckpt);
+    er_test_rmtree(world.dir);
+    free(data);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                 \
@@ -270,6 +320,7 @@ int main(int argc, char **argv)
         CASE(missing_and_reshaped_tensors_are_named),
         CASE(unchanged_slices_may_lie_in_an_older_checkpoints_file),
         CASE(a_reader_beside_retention_always_finds_one_whole),
+        CASE(a_copy_and_the_memory_itself_give_the_same_file),
     };
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));
 }

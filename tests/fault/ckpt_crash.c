@@ -115,7 +115,9 @@ static void the_same_step_is_replaced_at_once(void)
     world.on_commit = note_commit;
     model = er_crash_new(world.dir);
     er_crash_record(model);
+    world.beside = true; /* the same operations, by another thread */
     er_tap_require(er_cw_save(&world, 2, NEW_STEP, 3) == 0);
+    world.beside = false;
     er_crash_stop();
     enumerate(2, 3, 25);
     er_crash_free(model);

@@ -80,8 +80,9 @@ static void a_disk_full_at_any_size_loses_nothing(void)
     er_tap_check(er_cw_save(&world, 2, 20, 2) == 0);
     er_file_after = NULL;
     needed = bytes_written;
-    for (int pass = 0; pass < 2; pass++) {
-        no_fallocate = pass;
+    for (int pass = 0; pass < 4; pass++) {
+        no_fallocate = pass % 2;
+        world.beside = pass / 2;
         for (long long size = 0; size <= needed; size += size < 4096 ? 512 : needed / 301 + 1) {
             int rc;
 
@@ -119,7 +120,7 @@ static int fail_some(const struct er_file_op *op, size_t *ret_n)
 }
 
 /* Each kind of operation in turn fails, from its first use on, its second, ... */
-static void any_failing_operation_is_one_error_everywhere(void)
+static void failing_operations(bool beside)
 {
     static const struct {
         int kind, code;
@@ -132,6 +133,7 @@ static void any_failing_operation_is_one_error_everywhere(void)
             int rc;
 
             begin();
+            world.beside = beside;
             failing_kind = faults[i].kind;
             failing_code = faults[i].code;
             atomic_store(&failing_after, after);
@@ -148,6 +150,12 @@ static void any_failing_operation_is_one_error_everywhere(void)
             break; /* there are no more operations of the kind that matter */
         }
     }
+}
+
+static void any_failing_operation_is_one_error_everywhere(void)
+{
+    failing_operations(true);
+    failing_operations(false);
 }
 
 /* ---- hanging ---- */
@@ -336,10 +344,13 @@ static void wake_up_late(enum er_file_op_kind kind, const char *only)
 
 static void a_late_writer_of_an_older_generation_publishes_nothing(void)
 {
-    wake_up_late(ER_FILE_MKDIR, "step-000000000020.g1");
-    wake_up_late(ER_FILE_WRITE, "shard-0");
-    wake_up_late(ER_FILE_FSYNC, "shard-0");
-    wake_up_late(ER_FILE_CREATE, "/.er-tmp-");
+    for (int beside = 0; beside < 2; beside++) {
+        world.beside = beside;
+        wake_up_late(ER_FILE_MKDIR, "step-000000000020.g1");
+        wake_up_late(ER_FILE_WRITE, "shard-0");
+        wake_up_late(ER_FILE_FSYNC, "shard-0");
+        wake_up_late(ER_FILE_CREATE, "/.er-tmp-");
+    }
 }
 
 static int stop_at_first_removal(const struct er_file_op *op, size_t *ret_n)

@@ -155,13 +155,27 @@ void er_cw_run(struct er_cw *w, int size, void (*fn)(struct er_cw_rank *rank))
     }
 }
 
+int er_cw_save_rank(struct er_cw_rank *r, const struct er_meta *meta)
+{
+    int rc;
+
+    er_cw_fill(r, r->world->seed);
+    if (!r->world->beside)
+        return er_ckpt_save(r->ckpt, r->slices, 3, meta, &r->err);
+    rc = er_ckpt_begin(r->ckpt, r->slices, 3, meta, &r->err);
+    if (rc < 0)
+        return rc;
+    er_tap_check(er_ckpt_before_apply(r->ckpt, &r->err) == 0);
+    er_cw_fill(r, -5); /* the next step: the copies count, not what is there now */
+    return er_ckpt_finish(r->ckpt, &r->err);
+}
+
 static void save_rank(struct er_cw_rank *r)
 {
     const struct er_meta meta = er_cw_meta(r);
     struct er_ckpt_event event;
 
-    er_cw_fill(r, r->world->seed);
-    r->rc = er_ckpt_save(r->ckpt, r->slices, 3, &meta, &r->err);
+    r->rc = er_cw_save_rank(r, &meta);
     er_ckpt_poll(r->ckpt, &event);
     er_tap_check(event.kind == (r->rc < 0 ? ER_CKPT_FAILED : ER_CKPT_COMMITTED) &&
                  event.step == r->world->step);

@@ -32,6 +32,7 @@ struct er_cw_rank {
 struct er_cw {
     char dir[ER_TEST_PATH_MAX];
     bool sharded;              /* the flat vector */
+    bool beside;               /* saves copy the state, which changes while it is written */
     struct er_ckpt_opts opts;  /* generation goes into the meta as well */
     int commit_rc;             /* what the commit returns */
     void (*on_commit)(void *); /* called by the commit before it returns */
@@ -53,6 +54,9 @@ void er_cw_run(struct er_cw *world, int size, void (*fn)(struct er_cw_rank *rank
 /* The meta of a save of world->step. */
 struct er_meta er_cw_meta(const struct er_cw_rank *rank);
 void er_cw_fill(struct er_cw_rank *rank, float seed);
+/* Fills with world->seed, then begin and finish, with a step applied between (world->beside), or
+ * er_ckpt_save(). */
+int er_cw_save_rank(struct er_cw_rank *rank, const struct er_meta *meta);
 /* The state is that of seed `rank->count`. */
 bool er_cw_is_whole(const struct er_cw_rank *rank);
 /* True on all ranks when `mine` is true on all. */
