@@ -2,9 +2,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -93,26 +95,35 @@ static int fill_file(struct export *x, int fd, size_t first, size_t end, struct 
     return rc;
 }
 
-/* Under another name until it is whole. */
+static int sync_parent(const char *path, struct er_error *err)
+{
+    char folder[PATH_MAX];
+
+    snprintf(folder, sizeof(folder), "%s", path);
+    return er_fsync_dir(dirname(folder), err);
+}
+
+/* Under a new name until it is whole: of two exports to one place each writes its own file, and a
+ * link that lies there is not followed. */
 static int write_file(struct export *x, const char *path, size_t first, size_t end,
                       struct er_error *err)
 {
     char temp[PATH_MAX];
     int rc;
 
-    if (snprintf(temp, sizeof(temp), "%s.tmp", path) >= PATH_MAX)
+    if (snprintf(temp, sizeof(temp), "%s.XXXXXX.tmp", path) >= PATH_MAX)
         return er_error_set(err, -ENAMETOOLONG, "'%s': path too long", path);
-    ER_CLEANUP(er_cleanup_fd) int fd = open(temp, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
+    ER_CLEANUP(er_cleanup_fd) int fd = mkostemps(temp, sizeof(".tmp") - 1, O_CLOEXEC);
     if (fd < 0)
         return er_error_errno(err, "create '%s'", temp);
     rc = fill_file(x, fd, first, end, err);
     if (rc < 0)
         rc = er_error_wrap(err, rc, "export to '%s'", path);
-    else if (fsync(fd) < 0 || rename(temp, path) < 0)
+    else if (fchmod(fd, 0644) < 0 || fsync(fd) < 0 || rename(temp, path) < 0)
         rc = er_error_errno(err, "finish '%s'", path);
     if (rc < 0)
         unlink(temp);
-    return rc;
+    return rc < 0 ? rc : sync_parent(path, err);
 }
 
 /* Where the file that begins with tensor `first` ends: as many as fit, at least one. */

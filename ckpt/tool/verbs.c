@@ -253,22 +253,38 @@ int tool_inspect(const struct tool_args *args)
 
 /* ---- gc ---- */
 
-/* The newest one that verifies: nothing from there on is touched. 0, or the exit status. */
-static int newest_valid(const struct tool_args *args, uint64_t *ret_step, uint64_t *ret_generation)
+/* The job's retention, or another gc, was faster. */
+static bool is_gone(const char *dir, uint64_t step)
+{
+    char folder[PATH_MAX];
+
+    return er_ckpt_step_path(dir, step, folder, NULL) == 0 && access(folder, F_OK) < 0 &&
+           errno == ENOENT;
+}
+
+#define GC_LOOKS_MAX 100 /* beside a job that publishes and removes; each time it did so once */
+
+/* As newest_valid(), of those that the folder has now. *ret_gone: one was removed meanwhile, so a
+ * newer one may be there. */
+static int find_valid(const struct tool_args *args, uint64_t *ret_step, uint64_t *ret_generation,
+                      size_t *ret_n, bool *ret_gone)
 {
     ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
     struct er_error err = ER_ERROR_INIT;
     char text[sizeof(err.text)];
-    size_t n = 0;
-    int status = tool_steps(args, &steps, &n);
+    int status = tool_steps(args, &steps, ret_n);
 
+    *ret_gone = false;
     if (status)
         return status;
-    for (size_t i = n; i-- > 0;) {
+    for (size_t i = *ret_n; i-- > 0;) {
         struct er_manifest m;
 
         if (er_ckpt_verify(args->dir, steps[i], &err) < 0 ||
             read_step(args->dir, steps[i], &m, &err) < 0) {
+            *ret_gone = is_gone(args->dir, steps[i]);
+            if (*ret_gone)
+                return TOOL_NO;
             fprintf(stderr, "elastic-ckpt: step %llu is left alone: %s\n", (ull)steps[i],
                     tool_plain(err.text, text, sizeof(text)));
             continue;
@@ -278,6 +294,21 @@ static int newest_valid(const struct tool_args *args, uint64_t *ret_step, uint64
         er_manifest_done(&m);
         return 0;
     }
+    return TOOL_NO;
+}
+
+/* The newest one that verifies: nothing from there on is touched. 0, or the exit status. */
+static int newest_valid(const struct tool_args *args, uint64_t *ret_step, uint64_t *ret_generation)
+{
+    bool gone;
+    size_t n = 0;
+    int status, looks = 0;
+
+    do
+        status = find_valid(args, ret_step, ret_generation, &n, &gone);
+    while (gone && ++looks < GC_LOOKS_MAX);
+    if (status != TOOL_NO)
+        return status;
     fprintf(stderr, "elastic-ckpt: '%s' has no checkpoint that verifies; nothing is removed\n",
             args->dir);
     return n ? TOOL_NO : TOOL_NO_SUCH;

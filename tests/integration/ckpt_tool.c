@@ -1,6 +1,8 @@
 /* elastic-ctl ckpt: list, verify, inspect, gc, export, on real folders. */
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +103,47 @@ static void gc_keeps_the_newest_that_verifies(void)
     er_test_rmtree(world.dir);
 }
 
+static atomic_bool saving;
+
+static void *save_and_remove(void *unused)
+{
+    (void)unused;
+    world.opts.keep_last = 1;
+    for (uint64_t step = 50; atomic_load(&saving); step += 10)
+        er_tap_check(er_cw_save(&world, 1, step, 1) == 0);
+    world.opts.keep_last = 0;
+    return NULL;
+}
+
+/* What was removed while it was looked at is no reason to say that nothing verifies. */
+static void several_gcs_beside_a_job_find_one_that_verifies(void)
+{
+    enum { GCS = 3, ROUNDS = 8 };
+    const char *argv[] = {
+        er_test_bin("elastic-ctl"), "ckpt", "gc", "--keep-last=1", world.dir, NULL};
+    pthread_t thread;
+
+    begin();
+    atomic_store(&saving, true);
+    er_tap_require(pthread_create(&thread, NULL, save_and_remove, NULL) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct er_test_proc gcs[GCS];
+
+        for (int i = 0; i < GCS; i++)
+            er_test_start(&gcs[i], argv, NULL);
+        for (int i = 0; i < GCS; i++) {
+            er_tap_require(er_test_wait_exit(&gcs[i], 60000));
+            if (!er_tap_check(er_test_exit_code(&gcs[i]) == 0))
+                er_tap_note("%s", er_test_err(&gcs[i]));
+            er_test_done(&gcs[i]);
+        }
+    }
+    atomic_store(&saving, false);
+    pthread_join(thread, NULL);
+    er_tap_check(er_cw_listed(&world) == 1);
+    er_test_rmtree(world.dir);
+}
+
 /* A job that was restarted and has not saved since: its fence is newer than any checkpoint. */
 static void gc_works_beside_a_newer_generation(void)
 {
@@ -196,6 +239,25 @@ static bool read_tensor(const char *path, const char *name, float *ret, size_t n
     }
     free(tensors);
     return found;
+}
+
+/* Neither where the file is to be, nor under the name that it once had until it was whole. */
+static void export_follows_no_link(void)
+{
+    char out[PATH_MAX], temp[PATH_MAX], other[PATH_MAX];
+    float w[ER_CW_ROWS * ER_CW_COLS] = {0};
+
+    begin();
+    snprintf(out, sizeof(out), "%s/all.safetensors", world.dir);
+    snprintf(temp, sizeof(temp), "%s/all.safetensors.tmp", world.dir);
+    snprintf(other, sizeof(other), "%s/other", world.dir);
+    er_test_write_file(other, "mine");
+    er_tap_require(symlink(other, out) == 0 && symlink(other, temp) == 0);
+    er_tap_check(RUN("1 file in", "export", "--step", "20", world.dir, out) == 0);
+    er_tap_check(read_tensor(out, "layer.weight", w, ER_ARRAY_N(w)) && w[1] == 21);
+    ER_CLEANUP(er_cleanup_free) char *text = er_test_read_file(other);
+    er_tap_check(text && strcmp(text, "mine") == 0);
+    er_test_rmtree(world.dir);
 }
 
 static void export_joins_what_the_ranks_wrote(void)
@@ -307,6 +369,8 @@ int main(int argc, char **argv)
     static const struct er_tap_case cases[] = {
         {"verbs_answer_and_exit_as_documented", verbs_answer_and_exit_as_documented, 0},
         {"gc_keeps_the_newest_that_verifies", gc_keeps_the_newest_that_verifies, 0},
+        {"several_gcs_beside_a_job_find_one_that_verifies",
+         several_gcs_beside_a_job_find_one_that_verifies, 120},
         {"gc_works_beside_a_newer_generation", gc_works_beside_a_newer_generation, 0},
         {"a_spoilt_folder_gets_one_clear_answer", a_spoilt_folder_gets_one_clear_answer, 0},
         {"any_name_of_a_folder_is_answered_in_json", any_name_of_a_folder_is_answered_in_json, 0},
@@ -314,6 +378,7 @@ int main(int argc, char **argv)
          an_answer_that_cannot_be_written_is_a_failure, 0},
         {"a_fence_that_nobody_wrote_is_named", a_fence_that_nobody_wrote_is_named, 0},
         {"export_joins_what_the_ranks_wrote", export_joins_what_the_ranks_wrote, 0},
+        {"export_follows_no_link", export_follows_no_link, 0},
         {"a_job_file_names_the_folder", a_job_file_names_the_folder, 0},
         {"a_job_that_runs_is_asked_for_its_folder", a_job_that_runs_is_asked_for_its_folder, 0},
     };
