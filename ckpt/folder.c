@@ -186,15 +186,25 @@ static void remove_fences_below(const char *dir, uint64_t generation)
             unlinkat(dirfd(d), e->d_name, 0);
 }
 
+static int check_newest(uint64_t newest, uint64_t generation, struct er_error *err)
+{
+    return newest > generation
+               ? er_error_set(err, ER_E_STALE, "generation %llu was superseded by %llu",
+                              (ull)generation, (ull)newest)
+               : 0;
+}
+
 int er_ckpt_fence(const char *dir, uint64_t generation, struct er_error *err)
 {
     char name[ER_FENCE_NAME_MAX], path[PATH_MAX];
+    uint64_t newest = 0;
     if (generation == 0)
         return 0;
     er_fence_name(generation, name);
-    int rc = er_ckpt_check_fence(dir, generation, err);
-    if (rc == 0)
-        rc = er_ckpt_join(dir, name, path, err);
+    int rc = er_fence_newest(dir, &newest, err);
+    if (rc < 0 || newest >= generation)
+        return rc < 0 ? rc : check_newest(newest, generation, err);
+    rc = er_ckpt_join(dir, name, path, err);
     if (rc < 0)
         return rc;
     ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
@@ -210,8 +220,5 @@ int er_ckpt_check_fence(const char *dir, uint64_t generation, struct er_error *e
 {
     uint64_t newest = 0;
     int rc = generation > 0 ? er_fence_newest(dir, &newest, err) : 0;
-    return rc == 0 && newest > generation
-               ? er_error_set(err, ER_E_STALE, "generation %llu was superseded by %llu",
-                              (ull)generation, (ull)newest)
-               : rc;
+    return rc == 0 ? check_newest(newest, generation, err) : rc;
 }

@@ -29,8 +29,9 @@ int er_ckpt_clean(const char *dir, uint64_t generation, const char *keep, size_t
  * was paused and goes on finds it, and neither publishes nor deletes. (The commit in the job's
  * store is the authority; this keeps a stale writer's hands off the disk before it gets there.)
  * Numbers go on from one run of a job to the next: an agent starts above the newest fence.
+ * Set where a generation loads, and, for one that goes on from memory, where it publishes.
  * ER_E_STALE: a newer one has begun.
  */
 int er_ckpt_fence(const char *dir, uint64_t generation, struct er_error *err);
-/* ER_E_STALE: a newer generation has begun. */
+/* Alone the look: ER_E_STALE, a newer generation has begun. */
 int er_ckpt_check_fence(const char *dir, uint64_t generation, struct er_error *err);

@@ -160,7 +160,7 @@ static int publish(struct er_save *save, struct er_error *err)
     int rc = write_manifest(save, err);
 
     if (rc == 0)
-        rc = er_ckpt_check_fence(save->dir, save->fence, err);
+        rc = er_ckpt_fence(save->dir, save->fence, err);
     if (rc == 0 && er_save_given_up(save))
         rc = er_error_set(err, -ECANCELED, "given up");
     if (rc < 0)

@@ -225,7 +225,7 @@ static int run_generation(struct er_train *train, struct er_error *err)
         rc = er_ready(train->ctx, err);
     if (rc == 0)
         rc = run_steps(train, err);
-    er_train_close(train);
+    er_train_leave(train);
     return rc;
 }
 
@@ -254,6 +254,7 @@ int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
         why = (struct er_error)ER_ERROR_INIT;
         rc = run_generation(&train, &why);
     }
+    er_train_close(&train);
     if (rc < 0 && train.leaving && next == ER_REJOIN_DONE)
         train.result.stopped = true; /* it left as it was told, and is not needed any more */
     else if (rc < 0) /* without a next generation the error is that of the last one */

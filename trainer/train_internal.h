@@ -26,6 +26,7 @@ struct er_train_held {
     uint64_t grads_of;   /* step whose reduced gradients are in the spans; 0: none */
     uint64_t saved_step; /* newest checkpoint that this process knows to be on disk; 0: none */
     struct er_vote vote; /* agreed, of `applied` */
+    bool owed;           /* a checkpoint was given up when the generation ended */
 };
 
 /* One for a run. */
@@ -102,7 +103,9 @@ int er_train_push(struct er_train *train, struct er_error *err);
 /* Begins to bring the state to the host beside the next step; until it is there. */
 int er_train_pull_begin(struct er_train *train, struct er_error *err);
 int er_train_pull_end(struct er_train *train, struct er_error *err);
-/* Also ends the communicator, so that no peer waits for this rank. */
+/* The generation is over for this rank, and no peer waits for it: all but the checkpoints, which
+ * may go on in the next one. */
+void er_train_leave(struct er_train *train);
 void er_train_close(struct er_train *train);
 
 /* Collective: begins to write `applied`, or writes it where the run ends here or waits for its
@@ -112,6 +115,11 @@ int er_train_save(struct er_train *train, enum er_train_ending ending, struct er
 /* Collective, before the state changes: a checkpoint whose state is on its way to the host begins
  * to be written, else its copy is waited for. */
 int er_train_save_copied(struct er_train *train, struct er_error *err);
+
+/* Collective, in each generation before its state is restored: what was being written when the one
+ * before ended goes on, or is given up and owed. */
+int er_train_save_regroup(struct er_train *train, const struct er_ckpt_group *group,
+                          uint64_t generation, struct er_error *err);
 
 /* Collective, when all ranks are done with their part of the checkpoint in flight. */
 int er_train_save_advance(struct er_train *train, struct er_error *err);

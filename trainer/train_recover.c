@@ -14,7 +14,16 @@ struct record {
     uint64_t saved_step;
     struct er_vote vote;
     struct er_train_bad bad;
+    bool owed;
 };
+
+/* What the generation before did not get to. */
+static bool owes(const struct er_train *train)
+{
+    bool flies = train->ckpt && er_ckpt_in_flight(train->ckpt);
+
+    return train->held.owed || train->policy.owed || (train->policy.flight_step > 0 && !flies);
+}
 
 /* Everybody's records, and the plan that follows from them. */
 struct recovery {
@@ -45,6 +54,7 @@ static int exchange(struct recovery *r, struct er_error *err)
         .saved_step = train->held.saved_step,
         .vote = train->held.vote,
         .bad = train->bad,
+        .owed = owes(train),
     };
     int rc;
 
@@ -97,6 +107,15 @@ static int bring_together(struct recovery *r, struct er_error *err)
     return rc < 0 ? er_error_wrap(err, rc, "state of step %lu", (unsigned long)r->plan.applied) : 0;
 }
 
+static bool is_owed(const struct recovery *r)
+{
+    bool owed = false;
+
+    for (int i = 0; i < r->train->size; i++)
+        owed = owed || r->records[i].owed;
+    return owed;
+}
+
 /* What all ranks know now, whether they were there or not. */
 static void take_over(struct recovery *r)
 {
@@ -108,6 +127,7 @@ static void take_over(struct recovery *r)
         .state = true,
         .saved_step = source->saved_step,
         .vote = source->vote,
+        .owed = is_owed(r),
     };
     train->bad = source->bad;
     if (source->vote.weight > 0 && er_train_policy_finite(&source->vote))

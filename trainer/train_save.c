@@ -66,10 +66,14 @@ static void take_events(struct er_train *train)
     }
 }
 
-/* The checkpoint of `step` is over, with `rc`. */
+/* The checkpoint of `step` is over, with `rc`, or the generation before it. */
 static int conclude(struct er_train *train, uint64_t step, int rc, const struct er_error *why,
                     enum er_train_ending ending, struct er_error *err)
 {
+    if (rc < 0 && er_ckpt_in_flight(train->ckpt)) { /* the ranks are no longer together */
+        train->policy.flight_step = step;
+        return er_error_set(err, rc, "checkpoint of step %" PRIu64 ": %s", step, why->text);
+    }
     take_events(train);
     switch (er_train_policy_saved(&train->policy, step, rc, ending, er_now_us())) {
     case ER_SAVE_FINE:
@@ -192,4 +196,25 @@ int er_train_save(struct er_train *train, enum er_train_ending ending, struct er
         rc = begin(train, &meta, err);
     er_progress(train->ctx, ER_PHASE_IDLE, train->applied);
     return rc;
+}
+
+int er_train_save_regroup(struct er_train *train, const struct er_ckpt_group *group,
+                          uint64_t generation, struct er_error *err)
+{
+    struct er_ckpt_event event;
+    int rc = er_ckpt_regroup(train->ckpt, group, generation, err);
+
+    if (rc < 0)
+        return er_error_wrap(err, rc, "checkpoints");
+    for (er_ckpt_poll(train->ckpt, &event); event.kind != ER_CKPT_NOTHING;
+         er_ckpt_poll(train->ckpt, &event)) {
+        bool saved = event.kind == ER_CKPT_COMMITTED;
+
+        if (saved)
+            train->held.saved_step = event.step;
+        else
+            train->held.owed = true;
+        er_train_tell(train, saved ? ER_TRAIN_SAVED : ER_TRAIN_SAVE_FAILED, event.step, event.text);
+    }
+    return er_ckpt_before_apply(train->ckpt, err); /* others may bring a newer state */
 }

@@ -114,26 +114,35 @@ static int group_commit(void *user, const struct er_ckpt_done *done, struct er_e
     return er_commit(train->ctx, &commit, err);
 }
 
-int er_train_open_checkpoints(struct er_train *train, struct er_error *err)
+static struct er_ckpt_group describe_group(struct er_train *train)
 {
-    struct er_ckpt_opts opts = {.keep_last = (uint32_t)train->saving.keep,
-                                .keep_every = train->saving.keep_every};
-    const struct er_ckpt_group group = {
+    return (struct er_ckpt_group){
         .rank = train->rank,
         .size = train->size,
         .user = train,
         .gather = group_gather,
         .commit = group_commit,
     };
+}
+
+/* In the job's folder generations go on from run to run; in another they mean nothing. */
+static uint64_t folder_generation(const struct er_train *train)
+{
+    return train->opts->checkpoint_dir ? 0 : er_world(train->ctx)->generation;
+}
+
+int er_train_open_checkpoints(struct er_train *train, struct er_error *err)
+{
+    struct er_ckpt_opts opts = {.keep_last = (uint32_t)train->saving.keep,
+                                .keep_every = train->saving.keep_every};
+    const struct er_ckpt_group group = describe_group(train);
     const char *dir = train->opts->checkpoint_dir;
 
-    if (!dir) {
+    if (!dir)
         dir = er_world(train->ctx)->checkpoint_dir;
-        /* In the job's folder generations go on from run to run; in another they mean nothing. */
-        opts.generation = er_world(train->ctx)->generation;
-    }
     if (!dir || !dir[0])
         return 0;
+    opts.generation = folder_generation(train);
     return er_ckpt_open(&train->ckpt, dir, &group, &opts, err);
 }
 
@@ -242,6 +251,17 @@ static int check_engine(const struct er_train *train, struct er_error *err)
     return 0;
 }
 
+/* Survivors of a generation have theirs; newcomers join in the same exchange. */
+static int open_or_regroup(struct er_train *train, struct er_error *err)
+{
+    const struct er_ckpt_group group = describe_group(train);
+    int rc = train->ckpt ? 0 : er_train_open_checkpoints(train, err);
+
+    if (rc < 0 || !train->ckpt)
+        return rc;
+    return er_train_save_regroup(train, &group, folder_generation(train), err);
+}
+
 int er_train_open(struct er_train *train, struct er_error *err)
 {
     const struct er_train_ops *ops = train->ops;
@@ -263,15 +283,16 @@ int er_train_open(struct er_train *train, struct er_error *err)
         return rc;
     ops->state(train->user, &train->state, &train->state_n);
     rc = er_train_mirror_open(train, err);
-    return rc ? rc : er_train_open_checkpoints(train, err);
+    return rc ? rc : open_or_regroup(train, err);
 }
 
-void er_train_close(struct er_train *train)
+void er_train_leave(struct er_train *train)
 {
     struct er_comm *comms[] = {train->comm, train->wire};
     bool apart = train->wire != train->comm;
 
-    er_ckpt_close(train->ckpt);
+    if (train->ckpt) /* the copy of a state on the host */
+        (void)er_ckpt_before_apply(train->ckpt, NULL);
     er_ddp_close(train->ddp);
     er_comm_abort_all(comms, apart ? 2 : 1);
     if (train->engine) /* only now: what waits for a peer would wait for ever */
@@ -279,9 +300,15 @@ void er_train_close(struct er_train *train)
     er_train_mirror_close(train);
     train->wire = NULL;
     train->snapshot = 0;
-    train->ckpt = NULL;
     train->ddp = NULL;
     train->comm = NULL;
+}
+
+void er_train_close(struct er_train *train)
+{
+    er_ckpt_close(train->ckpt);
+    train->ckpt = NULL;
+    er_train_leave(train);
 }
 
 /* ---- where to begin ---- */
@@ -417,10 +444,8 @@ static void begin_policy(struct er_train *train)
         .failures_max = (uint32_t)train->saving.failures_max,
         .rejoins = train->rejoins,
     };
-
-    /* What the generation before did not get to. */
-    bool owed = train->policy.owed || train->policy.flight_step > 0;
-    uint64_t tried_us = train->policy.tried_us;
+    bool flies = train->ckpt && er_ckpt_in_flight(train->ckpt);
+    uint64_t flight_step = train->policy.flight_step, tried_us = train->policy.tried_us;
 
     train->line_us = er_now_us();
     train->line_samples = train->samples;
@@ -428,7 +453,9 @@ static void begin_policy(struct er_train *train)
     train->pace_step = train->applied;
     er_train_policy_init(&train->policy, &policy, train->held.saved_step,
                          tried_us > 0 ? tried_us : train->line_us);
-    train->policy.owed = owed;
+    train->policy.flight_step = flies ? flight_step : 0;
+    train->policy.owed = train->held.owed;
+    train->held.owed = false;
 }
 
 /* Until the state is whole, this rank has none. */
@@ -457,11 +484,24 @@ static int begin_anew(struct er_train *train, struct er_error *err)
     int rc;
 
     train->applied = 0;
-    rc = load(train, err);
+    rc = er_train_save_finish(train, err);
+    if (rc == 0)
+        rc = load(train, err);
     if (rc == 1)
         rc = share_state(train, err);
     train->held.state = rc == 0;
     return rc;
+}
+
+/* For checkpoints beside the steps, where there are to be any. Without memory for the copy each of
+ * them fails, and says so. */
+static void reserve(struct er_train *train)
+{
+    const struct er_train_saving *saving = &train->saving;
+
+    if (train->ckpt && !er_ckpt_in_flight(train->ckpt) && !train->opts->checkpoint_wait &&
+        (saving->steps > 0 || saving->every_us > 0))
+        (void)er_ckpt_reserve(train->ckpt, train->state, train->state_n, NULL);
 }
 
 int er_train_restore(struct er_train *train, struct er_error *err)
@@ -472,8 +512,7 @@ int er_train_restore(struct er_train *train, struct er_error *err)
         rc = begin_anew(train, err);
     if (rc < 0)
         return rc;
-    if (train->ckpt) /* without memory for the copy each checkpoint fails, and says so */
-        (void)er_ckpt_reserve(train->ckpt, train->state, train->state_n, NULL);
+    reserve(train);
     train->began = train->applied;
     begin_policy(train);
     er_progress(train->ctx, ER_PHASE_STARTUP, train->applied);
