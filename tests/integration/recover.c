@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "ckpt/ckpt.h"
 #include "tests/lib/proc.h"
 #include "tests/lib/tap.h"
 #include "tests/lib/tempdir.h"
@@ -24,6 +25,8 @@
 #define RANKS_MAX   4
 #define BATCH       48
 #define STEPS       300 /* three epochs */
+
+#define CHECKPOINT_STEPS 25
 
 /* ---- the worker ---- */
 
@@ -124,7 +127,8 @@ static int work(void)
 {
     static const struct er_plan plan = {
         .samples = BATCH * STEPS / 3, .global_batch = BATCH, .seed = 3};
-    const struct er_train_opts opts = {.plan = plan, .epochs = 3, .log = er_train_log_stdout};
+    struct er_train_opts opts = {
+        .plan = plan, .epochs = 3, .log = er_train_log_stdout, .checkpoint_keep = STEPS};
     struct er_train_result result = {0};
     struct er_error err = ER_ERROR_INIT;
     struct er_ctx *ctx = NULL;
@@ -133,6 +137,7 @@ static int work(void)
 
     worker.dir = getenv("RECOVER_DIR");
     worker.pace_us = strtoull(getenv("PACE_US"), NULL, 10);
+    opts.checkpoint_steps = CHECKPOINT_STEPS; /* where the job has a folder for them */
     if (rc < 0 || !worker.dir)
         return 91;
     note_start(er_world(ctx));
@@ -163,6 +168,7 @@ struct run {
     struct er_test_proc p;
     char dir[ER_TEST_PATH_MAX + 32];
     int size;
+    const char *checkpoints; /* "checkpoint.dir=..."; NULL: none */
 };
 
 static void start(struct run *run, const char *name, int size, const char *kill_list,
@@ -186,6 +192,8 @@ static void start(struct run *run, const char *name, int size, const char *kill_
                           "40",
                           "--set",
                           job,
+                          "--set",
+                          run->checkpoints ? run->checkpoints : "checkpoint.dir=none",
                           er_test_bin("tests/integration/integration_recover"),
                           "worker",
                           NULL};
@@ -231,12 +239,13 @@ static bool same_bytes(const struct run *a, int rank_a, const struct run *b, int
 
 /* Parameters and optimizer state of all ranks are those of the undisturbed run; who lived through
  * has seen the loss of every step, none twice with other bits. */
-static void expect_same(const struct run *run, const struct run *whole)
+static void expect_same(const struct run *run, const struct run *whole, bool from_start)
 {
     for (int rank = 0; rank < run->size; rank++) {
         er_tap_check(same_bytes(run, rank, whole, 0, "params"));
         er_tap_check(same_bytes(run, rank, whole, 0, "moment"));
-        if (lives(run, rank) == 1 && !er_tap_check(same_bytes(run, rank, whole, 0, "losses")))
+        if (from_start && lives(run, rank) == 1 &&
+            !er_tap_check(same_bytes(run, rank, whole, 0, "losses")))
             er_tap_note("rank %d of %d has other losses", rank, run->size);
     }
 }
@@ -258,19 +267,19 @@ struct row {
 
 static void kill_at(int size, const struct row *rows, size_t n)
 {
-    struct run whole;
+    struct run whole = {0};
 
     er_test_tempdir(root);
     start(&whole, "whole", size, "", "");
     finish(&whole);
     for (size_t i = 0; i < n; i++) {
-        struct run run;
+        struct run run = {0};
 
         start(&run, rows[i].name, size, rows[i].kill, rows[i].blind);
         finish(&run);
         er_tap_note("%s", rows[i].name);
         expect_lives(&run, rows[i].lives);
-        expect_same(&run, &whole);
+        expect_same(&run, &whole, true);
         er_tap_check(strstr(er_test_out(&run.p), "goes on with the memory of rank") ||
                      strchr(rows[i].lives, '1') == NULL);
         er_test_done(&run.p);
@@ -320,15 +329,44 @@ static void several_are_killed_one_after_another(void)
     kill_at(4, ROWS, ER_ARRAY_N(ROWS));
 }
 
+/* All verify, and the newest is the end's, of the newest generation. (How many there are depends on
+ * the disk: one that falls due while another is written is written later.) */
+static void expect_checkpoints(const char *dir, uint64_t generation)
+{
+    static const struct er_plan plan = {
+        .samples = BATCH * STEPS / 3, .global_batch = BATCH, .seed = 3};
+    ER_CLEANUP(er_cleanup_free) uint64_t *steps = NULL;
+    struct er_toy *toy = er_toy_new(16, &plan, 1);
+    struct er_error err = ER_ERROR_INIT;
+    struct er_ckpt *ckpt = NULL;
+    struct er_meta meta = {0};
+    size_t n = 0;
+
+    er_tap_require(er_ckpt_list(dir, &steps, &n, NULL) == 0);
+    for (size_t i = 0; i < n; i++)
+        er_tap_check(er_ckpt_verify(dir, steps[i], NULL) == 0);
+    er_tap_require(er_ckpt_open(&ckpt, dir, NULL, NULL, NULL) == 0);
+    if (!er_tap_check(er_ckpt_load(ckpt, toy->slices, 2 * toy->spans_n, &meta, NULL, NULL, &err) ==
+                          0 &&
+                      meta.applied == STEPS && meta.generation >= generation))
+        er_tap_note("step %lu, generation %lu: %s", (unsigned long)meta.applied,
+                    (unsigned long)meta.generation, err.text);
+    er_ckpt_close(ckpt);
+    er_toy_free(toy);
+}
+
 /* A worker is killed at a random instant, again and again; sometimes while the last recovery goes
  * on. */
 static void workers_are_killed_at_random_instants(void)
 {
     unsigned seed = (unsigned)time(NULL) ^ (unsigned)getpid();
-    struct run whole, run;
+    struct run whole = {0}, run = {0};
+    char dir[ER_TEST_PATH_MAX + 64];
     int kills = 0;
 
     er_test_tempdir(root);
+    snprintf(dir, sizeof(dir), "checkpoint.dir=%s/random.ckpt", root);
+    run.checkpoints = dir;
     start(&whole, "whole", 4, "", "");
     finish(&whole);
     er_tap_note("seed %u", seed);
@@ -346,8 +384,46 @@ static void workers_are_killed_at_random_instants(void)
     }
     finish(&run);
     er_tap_note("%d kills", kills);
-    expect_same(&run, &whole);
+    expect_same(&run, &whole, true);
+    expect_checkpoints(strchr(dir, '=') + 1, 1);
     er_test_done(&run.p);
+    er_test_done(&whole.p);
+    er_test_rmtree(root);
+}
+
+/* Killed while a checkpoint is written, or between two; what the survivors and the newcomer save
+ * together is the state, and loads at other world sizes. */
+static void checkpoints_go_on_behind_a_recovery(void)
+{
+    static const struct {
+        const char *name, *kill;
+    } rows[] = {{"in-flight", "1:75:4"}, {"leader", "0:75:4"}, {"between", "2:90:2"}};
+    struct run whole = {0};
+
+    er_test_tempdir(root);
+    start(&whole, "whole", 3, "", "");
+    finish(&whole);
+    for (size_t i = 0; i < ER_ARRAY_N(rows); i++) {
+        char dir[ER_TEST_PATH_MAX + 64];
+
+        snprintf(dir, sizeof(dir), "checkpoint.dir=%s/%s.ckpt", root, rows[i].name);
+        for (int size = 3; size > 0; size--) { /* first the run, then from its end */
+            struct run run = {.checkpoints = dir};
+            char name[32];
+
+            er_tap_note("%s, %d ranks", rows[i].name, size);
+            snprintf(name, sizeof(name), "%s%s", rows[i].name,
+                     size == 3   ? ""
+                     : size == 2 ? "-2"
+                                 : "-1");
+            start(&run, name, size, size == 3 ? rows[i].kill : "", "");
+            finish(&run);
+            expect_same(&run, &whole, size == 3);
+            if (size == 3)
+                expect_checkpoints(strchr(dir, '=') + 1, 2);
+            er_test_done(&run.p);
+        }
+    }
     er_test_done(&whole.p);
     er_test_rmtree(root);
 }
@@ -359,6 +435,7 @@ int main(int argc, char **argv)
         {"who_is_one_step_behind_rolls_forward", who_is_one_step_behind_rolls_forward, 0},
         {"several_are_killed_one_after_another", several_are_killed_one_after_another, 0},
         {"workers_are_killed_at_random_instants", workers_are_killed_at_random_instants, 0},
+        {"checkpoints_go_on_behind_a_recovery", checkpoints_go_on_behind_a_recovery, 0},
     };
 
     if (argc > 1 && strcmp(argv[1], "worker") == 0)
