@@ -204,6 +204,22 @@ typedef void (*er_ckpt_skip_fn)(void *user, uint64_t step, const char *why);
 ER_CKPT_API int er_ckpt_load(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
                              struct er_meta *ret_meta, er_ckpt_skip_fn skip, void *user,
                              struct er_error *err);
+/*
+ * The same without a copy, for programs that only read a state (evaluation, export): sets the
+ * `data` of each slice. What lies in one piece in a shard is the file itself, mapped; a slice that
+ * several ranks wrote lies in several files, and is put together in memory. Everything has been
+ * checked when it returns. The memory is the program's own (writing to it changes no file) until
+ * er_ckpt_unmap(), also behind er_ckpt_close() and when retention removes the checkpoint. As with
+ * any mapping, pages that the system dropped are read again, unchecked, and a file that somebody
+ * cuts, or storage that fails then, is a SIGBUS: where that matters, load. On failure *ret is
+ * untouched, and the data of `slices` are NULL.
+ */
+struct er_ckpt_views; /* opaque */
+ER_CKPT_API int er_ckpt_map(struct er_ckpt *ckpt, struct er_slice *slices, size_t n,
+                            struct er_meta *ret_meta, er_ckpt_skip_fn skip, void *user,
+                            struct er_ckpt_views **ret, struct er_error *err);
+/* NULL is fine. */
+ER_CKPT_API void er_ckpt_unmap(struct er_ckpt_views *views);
 /* Every byte of one checkpoint against its digests. */
 ER_CKPT_API int er_ckpt_verify(const char *dir, uint64_t step, struct er_error *err);
 /* Steps that have a manifest, ascending; *ret is malloc'ed, the caller's. */

@@ -97,7 +97,7 @@ static int add(struct er_fetch_list *list, const struct er_fetch *item, struct e
 }
 
 static int add_overlap(struct er_fetch_list *list, struct er_ckpt_source *source, size_t slice,
-                       const struct er_slice *want, struct er_error *err)
+                       const struct er_slice *want, bool mapped, struct er_error *err)
 {
     const struct er_manifest_slice *s = &source->m.slices[slice];
     size_t size = er_ckpt_dtype_size(want->dtype);
@@ -113,16 +113,16 @@ static int add_overlap(struct er_fetch_list *list, struct er_ckpt_source *source
                &(struct er_fetch){.slice = slice,
                                   .to = (char *)want->data + (first - want->offset) * size,
                                   .from = (first - s->offset) * size,
-                                  .bytes = n * size},
+                                  .bytes = n * size,
+                                  .mapped = mapped},
                err);
 }
 
-int er_fetch_want(struct er_fetch_list *list, struct er_ckpt_source *source,
-                  const struct er_slice *want, struct er_error *err)
+int er_fetch_find(const struct er_ckpt_source *source, const struct er_slice *want, size_t *ret,
+                  struct er_error *err)
 {
     const struct er_manifest *m = &source->m;
     const struct er_manifest_tensor *t;
-    size_t first = 0, n;
     long tensor;
     int rc = er_slice_check(want, err);
 
@@ -136,9 +136,21 @@ int er_fetch_want(struct er_fetch_list *list, struct er_ckpt_source *source,
         memcmp(t->shape, want->shape, t->ndim * sizeof(*t->shape)) != 0)
         return er_error_set(err, ER_E_MISMATCH,
                             "tensor '%s' has another shape or type in the checkpoint", want->name);
-    n = er_manifest_slices_of(m, (size_t)tensor, &first);
+    *ret = (size_t)tensor;
+    return 0;
+}
+
+int er_fetch_want(struct er_fetch_list *list, struct er_ckpt_source *source,
+                  const struct er_slice *want, bool mapped, struct er_error *err)
+{
+    size_t tensor = 0, first = 0, n;
+    int rc = er_fetch_find(source, want, &tensor, err);
+
+    if (rc < 0)
+        return rc;
+    n = er_manifest_slices_of(&source->m, tensor, &first);
     for (size_t i = first; rc == 0 && i < first + n; i++)
-        rc = add_overlap(list, source, i, want, err);
+        rc = add_overlap(list, source, i, want, mapped, err);
     return rc;
 }
 
@@ -209,6 +221,7 @@ static int fetch_one(struct run *run, const struct er_fetch *f, struct er_piece_
     const struct er_piece piece = {.fd = run->source->fds[s->shard],
                                    .at = s->at,
                                    .bytes = slice_bytes(m, f->slice),
+                                   .mapped = f->mapped ? f->to - f->from : NULL,
                                    .to = f->to,
                                    .from = f->from,
                                    .wanted = f->to ? f->bytes : 0};

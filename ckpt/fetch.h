@@ -27,15 +27,20 @@ struct er_fetch {
     size_t slice; /* index in the manifest */
     char *to;
     uint64_t from, bytes;
+    bool mapped; /* `to` is there, in a mapping of the file: check alone */
 };
 
 struct er_fetch_list {
     struct er_fetch *items; /* owned */
     size_t n, cap;
 };
-/* What `want` needs; opens the shards. ER_E_MISMATCH names the tensor. */
+/* Index of the tensor that `want` is of. ER_E_MISMATCH names it: missing, another shape or type. */
+int er_fetch_find(const struct er_ckpt_source *source, const struct er_slice *want, size_t *ret,
+                  struct er_error *err);
+/* What `want` needs; opens the shards. `mapped`: its data is a mapping of the one shard that holds
+ * it. Errors as er_fetch_find(). */
 int er_fetch_want(struct er_fetch_list *list, struct er_ckpt_source *source,
-                  const struct er_slice *want, struct er_error *err);
+                  const struct er_slice *want, bool mapped, struct er_error *err);
 /* Every piece, for checking. */
 int er_fetch_all(struct er_fetch_list *list, struct er_ckpt_source *source, struct er_error *err);
 void er_fetch_done(struct er_fetch_list *list);

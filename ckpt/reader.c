@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/fetch.h"
-#include "ckpt/slices.h"
+#include "ckpt/view.h"
 
 /* Opening a pipe would wait for its other end, for ever. */
 static int read_text(const char *path, struct er_buf *text, struct er_error *err)
@@ -78,8 +78,39 @@ static int take_chain(struct er_ckpt *ckpt, const struct er_manifest *m, struct 
     return 0;
 }
 
-static int load_folder(struct er_ckpt *ckpt, const char *folder, const struct er_slice *slices,
-                       size_t n, struct er_meta *ret_meta, struct er_error *err)
+/* What a load wants: copies, or views. */
+struct want {
+    const struct er_slice *slices;
+    size_t n;
+    struct er_slice *views; /* the same slices, whose data is set; NULL: copies */
+    struct er_ckpt_views *made;
+};
+
+static void drop_views(struct want *want)
+{
+    er_ckpt_unmap(want->made);
+    want->made = NULL;
+    for (size_t i = 0; want->views && i < want->n; i++)
+        want->views[i].data = NULL;
+}
+
+static int list_wanted(struct want *want, struct er_ckpt_source *source, struct er_fetch_list *list,
+                       struct er_error *err)
+{
+    int rc = 0;
+
+    if (want->views) {
+        want->made = calloc(1, sizeof(*want->made));
+        return want->made ? er_views_make(want->made, source, want->views, want->n, list, err)
+                          : er_error_set(err, -ENOMEM, "map: no memory");
+    }
+    for (size_t i = 0; rc == 0 && i < want->n; i++)
+        rc = er_fetch_want(list, source, &want->slices[i], false, err);
+    return rc;
+}
+
+static int load_folder(struct er_ckpt *ckpt, const char *folder, struct want *want,
+                       struct er_meta *ret_meta, struct er_error *err)
 {
     const struct er_fetch_opts opts = {.threads = ckpt->opts.read_threads,
                                        .refuse_nonfinite = ckpt->opts.nan != ER_CKPT_NAN_LOAD};
@@ -90,8 +121,7 @@ static int load_folder(struct er_ckpt *ckpt, const char *folder, const struct er
 
     if (rc < 0)
         return rc;
-    for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = er_fetch_want(&list, &source, &slices[i], err);
+    rc = list_wanted(want, &source, &list, err);
     if (rc == 0)
         rc = er_fetch_run(&list, &source, &opts, &read, err);
     ckpt->stats.read_bytes += read;
@@ -209,8 +239,8 @@ static bool go_on_after(const struct er_ckpt *ckpt, int rc)
     return rc != ER_E_MISMATCH && rc != -ENOMEM && rc != -EINVAL;
 }
 
-int er_ckpt_load(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
-                 struct er_meta *ret_meta, er_ckpt_skip_fn skip, void *user, struct er_error *err)
+static int load(struct er_ckpt *ckpt, struct want *want, struct er_meta *ret_meta,
+                er_ckpt_skip_fn skip, void *user, struct er_error *err)
 {
     struct er_error local = ER_ERROR_INIT;
     struct search search = {0};
@@ -229,8 +259,10 @@ int er_ckpt_load(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
             break;
         rc = er_ckpt_step_path(ckpt->dir, step, folder, err);
         if (rc == 0)
-            rc = load_folder(ckpt, folder, slices, n, ret_meta, err);
+            rc = load_folder(ckpt, folder, want, ret_meta, err);
         rc = er_ckpt_agree(ckpt, rc, &together, err);
+        if (rc < 0)
+            drop_views(want);
         if (rc == 0 || !together || !go_on_after(ckpt, rc))
             break;
         if (skip && ckpt->group.rank == 0)
@@ -240,5 +272,26 @@ int er_ckpt_load(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
             break;
     }
     free(search.tried);
+    return rc;
+}
+
+int er_ckpt_load(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
+                 struct er_meta *ret_meta, er_ckpt_skip_fn skip, void *user, struct er_error *err)
+{
+    struct want want = {.slices = slices, .n = n};
+
+    return load(ckpt, &want, ret_meta, skip, user, err);
+}
+
+int er_ckpt_map(struct er_ckpt *ckpt, struct er_slice *slices, size_t n, struct er_meta *ret_meta,
+                er_ckpt_skip_fn skip, void *user, struct er_ckpt_views **ret, struct er_error *err)
+{
+    struct want want = {.slices = slices, .n = n, .views = slices};
+    int rc = load(ckpt, &want, ret_meta, skip, user, err);
+
+    if (rc == 0)
+        *ret = want.made;
+    else
+        drop_views(&want);
     return rc;
 }

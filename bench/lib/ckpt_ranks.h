@@ -17,7 +17,7 @@ struct bench_shared {
     pthread_barrier_t barrier;
     char blobs[RANKS_MAX][BLOB_MAX];
     double value[8];
-    struct bench_series series[12];
+    struct bench_series series[13];
     struct bench_series save[4], first[4], pause[4]; /* the libraries' */
 };
 
