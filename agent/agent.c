@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
+#include "agent/ckptlock.h"
 #include "agent/errorfile.h"
 #include "agent/findings.h"
 #include "agent/logruns.h"
@@ -60,6 +61,7 @@ static void agent_done(struct er_agent *agent)
     er_statedir_close(&agent->state, agent->state_shared && er_guard_lives(agent->guard));
     er_cleanup_fd(&agent->port_fd);
     er_cleanup_fd(&agent->null_fd);
+    er_cleanup_fd(&agent->ckpt_fd);
     free(agent->log_dir);
     free(agent->tail);
     free(agent->cause_log);
@@ -87,20 +89,37 @@ static int open_logs(struct er_agent *agent, struct er_error *err)
     return rc ? er_error_wrap(err, rc, "log.dir") : 0;
 }
 
+int er_agent_hold_checkpoints(struct er_agent *agent, struct er_error *err)
+{
+    const struct er_config *c = agent->config;
+
+    if (!c->checkpoint.dir)
+        return 0;
+    er_cleanup_fd(&agent->ckpt_fd);
+    return er_ckptlock_take(c->checkpoint.dir, c->name, &agent->ckpt_fd, err);
+}
+
 static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
 {
     const char *dir = agent->config->checkpoint.dir;
     char moved[PATH_MAX] = "";
-    int rc = er_config_keeps_record(agent->config) ? er_startkind_check(agent->config, err)
-                                                   : er_startkind_apply(agent->config, moved, err);
+    int rc = er_agent_hold_checkpoints(agent, err); /* before --fresh moves anything */
 
+    if (rc)
+        return er_error_wrap(err, rc, "checkpoint.dir");
+    rc = er_config_keeps_record(agent->config) ? er_startkind_check(agent->config, err)
+                                               : er_startkind_apply(agent->config, moved, err);
     if (rc || !dir)
         return rc;
     if (moved[0])
         er_agent_say(agent, "--fresh: the checkpoints that were there are now in %s", moved);
+    if (moved[0])
+        er_cleanup_fd(&agent->ckpt_fd);
     rc = er_mkdir_all(dir, 0755, err);
     if (!rc && access(dir, W_OK | X_OK) < 0)
         rc = er_error_errno(err, "write to '%s'", dir);
+    if (!rc && agent->ckpt_fd < 0) /* it was not there */
+        rc = er_agent_hold_checkpoints(agent, err);
     if (!rc)
         rc = er_fence_newest(dir, &agent->first_generation, err);
     if (!rc && agent->first_generation >= ER_GEN_MAX / 2)
@@ -424,6 +443,7 @@ int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, cha
         .state.lock_fd = -1,
         .null_fd = -1,
         .port_fd = -1,
+        .ckpt_fd = -1,
         .drops_us = ER_FOREVER,
         .ladder_us = ER_FOREVER,
         .waiting_us = ER_FOREVER,

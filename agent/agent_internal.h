@@ -59,6 +59,7 @@ struct er_agent {
     char socket[ER_STATE_PATH_MAX]; /* ELASTIC_SOCKET */
     char *log_dir;                  /* <log.dir>/<name>, owned; NULL: none */
     int null_fd;
+    int ckpt_fd;               /* holds checkpoint.dir for this job; -1: not held */
     uint64_t first_generation; /* newest one that has begun in checkpoint.dir; 0: none */
 
     struct er_managed_etcd *managed; /* NULL: the store is not ours */
@@ -152,6 +153,9 @@ void er_agent_say_left(struct er_agent *agent);
 void er_agent_take_port(struct er_agent *agent);
 void er_agent_report_drops(struct er_agent *agent, uint64_t now_us);
 /* A failure of ours: stop everything, exit with `code`. */
+/* checkpoint.dir is this job's from now on, where it can be told: again when --fresh has made a new
+ * one. -EBUSY: it is another job's. */
+int er_agent_hold_checkpoints(struct er_agent *agent, struct er_error *err);
 void er_agent_fail(struct er_agent *agent, int code, const struct er_error *err);
 
 /* agent_say.c: what the person in front of the terminal should know. One line each. */

@@ -79,6 +79,8 @@ void er_agent_follow_run(struct er_agent *agent)
         return;
     if (er_startkind_begin_run(agent->config, er_driver_run(agent->driver), moved, &err))
         er_agent_fail(agent, ER_CODE_CANTCREAT, &err);
+    else if (er_agent_hold_checkpoints(agent, &err)) /* whoever moved the folder */
+        er_agent_fail(agent, ER_CODE_CANTCREAT, &err);
     else if (moved[0])
         er_agent_say(agent, "--fresh: the checkpoints that were there are now in %s", moved);
 }

@@ -114,6 +114,36 @@ static void refused_second_job_moves_nothing(void)
     case_end(&c);
 }
 
+/* Two jobs at once would remove each other's checkpoints; one after the other is fine. */
+static void a_checkpoint_folder_in_use_by_another_job_is_refused(void)
+{
+    struct agent_case c = {0}, other = {0};
+    char set[2 * ER_TEST_PATH_MAX + 32], text[ER_TEST_PATH_MAX];
+
+    case_begin(&c);
+    snprintf(set, sizeof(set), "checkpoint.dir=%s", case_path(&c, "ck"));
+    case_start(&c, ARGS("--set", set, SH("echo up; exec sleep 100")));
+    er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
+    case_begin(&other);
+    snprintf(other.name, sizeof(other.name), "other-%d", (int)getpid());
+    er_tap_check(case_run(&other, ARGS("--set", set, "true")) == 73);
+    snprintf(text, sizeof(text), "is in use by job '%s'", c.name);
+    ERR_HAS(&other, text);
+    er_test_done(&other.p);
+    make_dir(&c, "ck/step-000000000007");
+    er_tap_check(case_run(&other, ARGS("--fresh", "--set", set, "true")) == 73);
+    er_tap_check(case_has(&c, "ck/step-000000000007"));
+    er_test_done(&other.p);
+    kill(c.p.pid, SIGTERM);
+    er_tap_check(case_finish(&c) == 75);
+    er_tap_check(case_run(&other, ARGS("--set", set, "true")) == 0);
+    er_test_done(&other.p);
+    er_tap_check(case_run(&other, ARGS("--fresh", "--set", set, "true")) == 0);
+    er_tap_check(case_has(&c, "ck/.job") && case_has(&c, "ck.before-1/.job"));
+    case_end(&other);
+    case_end(&c);
+}
+
 /* An interpreter would start, fail, and be started again. */
 static void missing_script_is_refused_at_once(void)
 {
@@ -180,6 +210,8 @@ int main(int argc, char **argv)
         {"resume_needs_a_checkpoint", resume_needs_a_checkpoint, 0},
         {"earlier_logs_are_kept_apart", earlier_logs_are_kept_apart, 0},
         {"refused_second_job_moves_nothing", refused_second_job_moves_nothing, 0},
+        {"a_checkpoint_folder_in_use_by_another_job_is_refused",
+         a_checkpoint_folder_in_use_by_another_job_is_refused, 0},
         {"stdin_that_workers_do_not_get_is_told", stdin_that_workers_do_not_get_is_told, 0},
         {"missing_script_is_refused_at_once", missing_script_is_refused_at_once, 0},
         {"epoch_loop_says_what_it_needs_and_when_it_is_done",
