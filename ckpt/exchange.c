@@ -160,7 +160,7 @@ static int build_manifest(struct er_save *save, const struct round *round, const
     if (rc == 0)
         rc = er_manifest_finish(m, err);
     if (rc == ER_E_CORRUPT && (int)round->n < save->size) /* nobody knows what they held alone */
-        rc = er_error_wrap(err, ER_E_PEER_LOST, "a part of the state is lost with its rank");
+        rc = er_error_wrap(err, -ENODATA, "a part of the state is lost with its rank");
     return rc;
 }
 
@@ -221,8 +221,8 @@ static int why(const struct round *round, int rank, struct er_error *err)
         if (round->members[i].rank == rank)
             return er_error_set(err, round->members[i].code, "rank %d: %s", rank,
                                 round->reports[i].text);
-    return er_error_set(err, ER_E_PEER_LOST,
-                        "rank %d is gone, and nobody has its part of the state", rank);
+    return er_error_set(err, -ENODATA, "rank %d is gone, and nobody has its part of the state",
+                        rank);
 }
 
 static int lost(const struct round *round, int rank, struct er_error *err)
