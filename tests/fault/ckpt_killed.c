@@ -205,7 +205,7 @@ static int run_rank(int rank)
         rc = rc == 0 ? er_ckpt_finish(ckpt, &err) : rc;
     }
     er_ckpt_close(ckpt);
-    return rc == 0 ? 0 : rc == ER_E_PEER_LOST ? 2 : 1;
+    return rc == 0 ? 0 : rc == ER_E_PEER_LOST || rc == -ENODATA ? 2 : 1;
 }
 
 static void share(void)
