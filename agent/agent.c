@@ -41,6 +41,8 @@ static void close_console(struct er_agent *agent)
 
 static void agent_done(struct er_agent *agent)
 {
+    er_agent_http_close(agent);
+    er_agent_metrics_close(agent);
     er_ctlserver_free(agent->workers_server);
     er_ctlserver_free(agent->status_server);
     er_agent_drop_requests(agent);
@@ -198,6 +200,7 @@ void er_agent_on_verdict(void *user, const struct er_verdict *verdict)
 
     agent->verdict = *verdict;
     agent->done = true;
+    er_agent_goodput_enter(agent, ER_TIME_IDLE, er_now_us());
     er_loop_source_free(agent->driver_source); /* nobody reads it any more */
     agent->driver_source = NULL;
     agent->duration_us = er_now_us() - agent->started_us;
@@ -233,6 +236,11 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         return files_code(err);
     if (open_loop(agent, err) || open_servers(agent, err) || er_errands_open(agent, environ_, err))
         return ER_CODE_OSERR;
+    if (er_agent_metrics_open(agent, err))
+        return ER_CODE_OSERR;
+    if (er_agent_http_open(agent, err))
+        return err->code == ER_E_CONFIG || err->code == ER_E_UNSUPPORTED ? ER_CODE_CONFIG
+                                                                         : ER_CODE_OSERR;
     if (er_agent_open_driver(agent, err))
         return err->code == -EACCES                                        ? ER_CODE_NOPERM
                : err->code == ER_E_CONFIG || err->code == ER_E_UNSUPPORTED ? ER_CODE_CONFIG
@@ -294,6 +302,8 @@ static void step(struct er_agent *agent)
     if (agent->group) /* a checkpoint was committed, perhaps */
         er_agent_change_step(agent, now_us);
     er_agent_managed_step(agent, now_us);
+    er_agent_metrics_step(agent, now_us);
+    er_agent_http_step(agent, now_us);
     er_agent_wait_step(agent, now_us);
 }
 
@@ -313,6 +323,8 @@ static uint64_t next_deadline(const struct er_agent *agent, uint64_t now_us)
     at = earlier(at, er_barriers_deadline(agent->barriers));
     at = earlier(at, er_agent_wait_deadline(agent));
     at = earlier(at, er_agent_managed_deadline(agent));
+    at = earlier(at, agent->textfile_us);
+    at = earlier(at, er_agent_http_deadline(agent));
     at = earlier(at, er_ctlserver_deadline(agent->workers_server));
     at = earlier(at, er_ctlserver_deadline(agent->status_server));
     at = earlier(at, agent->group ? er_agent_stop_deadline(agent) : ER_FOREVER);
@@ -445,6 +457,7 @@ int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, cha
         .port_fd = -1,
         .ckpt_fd = -1,
         .drops_us = ER_FOREVER,
+        .textfile_us = ER_FOREVER,
         .ladder_us = ER_FOREVER,
         .waiting_us = ER_FOREVER,
     };
@@ -452,6 +465,7 @@ int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, cha
     int code;
 
     er_list_init(&agent.requests);
+    er_goodput_init(&agent.goodput, agent.started_us);
     er_rfc3339(er_wall_us(), agent.started_ts);
     code = agent_open(&agent, environ_, &err);
     if (code) {

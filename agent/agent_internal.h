@@ -11,9 +11,11 @@
 #include "agent/errands.h"
 #include "agent/events.h"
 #include "agent/goodbye.h"
+#include "agent/goodput.h"
 #include "agent/group.h"
 #include "agent/kv_budget.h"
 #include "agent/managed_etcd.h"
+#include "agent/metrics.h"
 #include "agent/node_address.h"
 #include "agent/recovery.h"
 #include "agent/statedir.h"
@@ -82,8 +84,14 @@ struct er_agent {
     bool ever_started;            /* a worker, here */
     unsigned checkpoint_failures; /* in a row */
     struct er_recovery recovery;
-    bool closed_told[2]; /* that the console's stdout, stderr was closed */
-    uint64_t drops_us;   /* next look at dropped log lines, ER_FOREVER when none were */
+    struct er_goodput goodput;
+    struct er_metrics *metrics; /* owned; NULL: nobody reads them */
+    struct er_buf metrics_text;
+    uint64_t textfile_us;        /* when metrics.textfile is due, ER_FOREVER: never */
+    bool textfile_told;          /* that it cannot be written */
+    struct er_http_server *http; /* NULL: none */
+    bool closed_told[2];         /* that the console's stdout, stderr was closed */
+    uint64_t drops_us;           /* next look at dropped log lines, ER_FOREVER when none were */
 
     struct er_ctlserver *workers_server, *status_server;
     struct er_barriers *barriers;
@@ -170,6 +178,27 @@ void er_agent_event_worker(struct er_agent *agent, struct er_worker *worker);
 void er_agent_event_recovered(struct er_agent *agent);
 void er_agent_event_end(struct er_agent *agent, int exit_code);
 const char *er_agent_outcome(const struct er_agent *agent);
+
+/* agent_goodput.c: from `at_us` on this node's time belongs to `state`. */
+void er_agent_goodput_enter(struct er_agent *agent, enum er_time state, uint64_t at_us);
+/* Before the ledger is read: the workers' first steps are entered. */
+void er_agent_goodput_settle(struct er_agent *agent, uint64_t now_us);
+
+/* agent_metrics.c */
+#define ER_METRICS_TEXT_MAX (4u << 20)
+int er_agent_metrics_open(struct er_agent *agent, struct er_error *err);
+void er_agent_metrics_close(struct er_agent *agent);
+void er_agent_metrics_step(struct er_agent *agent, uint64_t now_us);
+/* A worker has ended: what it reported still counts. */
+void er_agent_metrics_worker(struct er_agent *agent, const struct er_worker *worker);
+/* All of them, appended to `buf`. -ENOBUFS, -ENOMEM. */
+int er_agent_metrics_text(struct er_agent *agent, bool open_metrics, struct er_buf *buf);
+
+/* agent_http.c: http.listen. */
+int er_agent_http_open(struct er_agent *agent, struct er_error *err);
+void er_agent_http_close(struct er_agent *agent);
+void er_agent_http_step(struct er_agent *agent, uint64_t now_us);
+uint64_t er_agent_http_deadline(const struct er_agent *agent);
 
 /* agent_report.c: the summary at the end. */
 void er_agent_report(struct er_agent *agent);

@@ -235,8 +235,10 @@ void er_agent_event_end(struct er_agent *agent, int exit_code)
     er_event(&agent->events, NAMES[v->kind], severity, generation, "The job is over.",
              ER_INT("exit_code", exit_code),
              ER_JSON("root_cause", failed ? er_buf_str(&cause) : NULL),
-             ER_UINT("steps", newest_step(agent->group)), ER_UINT("restarts", v->restarts),
-             ER_NUM("duration_ms", MS(agent->duration_us)), ER_STR("reason", v->reason));
+             ER_UINT("steps", newest_step(agent->group)),
+             ER_NUM("useful_ratio", er_goodput_ratio(&agent->goodput, er_now_us())),
+             ER_UINT("restarts", v->restarts), ER_NUM("duration_ms", MS(agent->duration_us)),
+             ER_STR("reason", v->reason));
     er_event(&agent->events, "agent_exited", severity, generation, "The agent ends.",
              ER_INT("exit_code", exit_code), ER_STR("outcome", er_agent_outcome(agent)),
              ER_STR("reason", agent->own_exit_code ? agent->own_error.text : v->reason));

@@ -236,6 +236,7 @@ uint64_t er_agent_stop_deadline(const struct er_agent *agent)
 
 void er_agent_stop_workers(struct er_agent *agent, uint64_t now_us)
 {
+    er_agent_goodput_enter(agent, ER_TIME_STOP, now_us);
     agent->waiting_us = now_us + WAITING_US;
     if (!can_go_on(agent) || !er_group_leave(agent->group, now_us, er_agent_grace(agent)))
         er_group_stop(agent->group, now_us, er_agent_grace(agent));

@@ -253,6 +253,8 @@ static void look_at_nodes(struct er_agent *agent, const struct er_look *look, ui
                  "A spare node joined.", ER_STR("node", agent->config->node.id),
                  ER_STR("address", agent->address), ER_UINT("slots", agent->config->nproc),
                  ER_STR("as", "member"));
+    if (look->stand == ER_STAND_SPARE && w->stand != ER_STAND_SPARE)
+        er_agent_goodput_enter(agent, ER_TIME_IDLE, now_us);
     w->stand = look->stand;
     if (look->stand == ER_STAND_FORMING)
         say_forming(agent, look, now_us);

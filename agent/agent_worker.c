@@ -174,6 +174,8 @@ static void on_failed(struct er_agent *agent, struct er_worker *w, bool progress
     fill_cause(agent, w, &cause);
     say_result(agent, &cause);
     er_recovery_failed(&agent->recovery, w->exited_us, er_now_us());
+    er_agent_goodput_enter(agent, ER_TIME_DETECT, w->exited_us);
+    er_agent_goodput_enter(agent, ER_TIME_STOP, er_now_us());
 }
 
 static bool all_ok(struct er_group *group)
@@ -198,6 +200,7 @@ static void on_exited(void *user, struct er_worker *w)
     else if (w->judgement.outcome == ER_OUTCOME_STOPPED)
         w->exit.kind = ER_EXIT_STOPPED;
     er_agent_event_worker(agent, w);
+    er_agent_metrics_worker(agent, w);
     er_gpu_wait_exited(agent, w->pid);
     /* Who leaves on our word has not finished. */
     if (!agent->draining && er_group_alive(agent->group) == 0 && all_ok(agent->group))
@@ -212,6 +215,7 @@ static void on_gone(void *user)
     if (agent->left_said)
         return; /* who waited has ended as well */
     er_recovery_gone(&agent->recovery, agent->group, er_now_us());
+    er_agent_goodput_enter(agent, ER_TIME_RENDEZVOUS, er_now_us());
     er_agent_report_drops(agent, er_now_us());
     agent->ladder_us = agent->waiting_us = ER_FOREVER;
     er_gpu_wait_gone(agent, er_now_us());
@@ -337,6 +341,16 @@ static void event_started(struct er_agent *agent, const struct er_assignment *a)
     }
 }
 
+static void count_generation(struct er_agent *agent, const struct er_assignment *a, uint64_t now_us)
+{
+    if (agent->metrics) {
+        er_metrics_add(agent->metrics, ER_METRIC_ID_GENERATIONS, a->reason, 1);
+        er_metrics_add(agent->metrics, ER_METRIC_ID_RENDEZVOUS, "",
+                       (double)(now_us - agent->goodput.since_us) / 1e6);
+    }
+    er_agent_goodput_enter(agent, ER_TIME_START, now_us);
+}
+
 void er_agent_on_start(void *user, const struct er_assignment *a)
 {
     struct er_agent *agent = user;
@@ -351,6 +365,7 @@ void er_agent_on_start(void *user, const struct er_assignment *a)
     er_cleanup_fd(&agent->port_fd);
     er_recovery_started(&agent->recovery, a->reason, er_now_us());
     agent->ever_started = true;
+    count_generation(agent, a, er_now_us());
     say_generation(agent, a);
     rc = start_group(agent, a, &err);
     event_started(agent, a);

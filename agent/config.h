@@ -174,6 +174,15 @@ struct er_config {
     } notify;
 
     struct {
+        char *listen;     /* NULL: none */
+        char *token_file; /* absolute; NULL: none */
+    } http;
+
+    struct {
+        char *textfile; /* absolute; NULL: none */
+    } metrics;
+
+    struct {
         char *dir;            /* absolute; NULL: none */
         uint64_t every_steps; /* 0: none */
         uint64_t every_us;

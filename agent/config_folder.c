@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/events.h"
+#include "agent/http_listen.h"
 #include "agent/spawn.h"
 #include "agent/subst.h"
 #include "base/cleanup.h"
@@ -228,11 +229,25 @@ static void resolve_command(struct er_loader *loader, const char *path, struct e
     }
 }
 
+static void check_listen(struct er_loader *loader)
+{
+    struct er_http_listen listen;
+    struct er_error err = ER_ERROR_INIT;
+
+    if (loader->config->http.listen &&
+        er_http_listen_parse(loader->config->http.listen, &listen, &err))
+        finding(loader, er_loader_code_of(loader, "http.listen"), "%s: %s",
+                er_loader_where(loader, "http.listen"), err.text);
+}
+
 static void resolve_errands(struct er_loader *loader, const char *base)
 {
     struct er_config *config = loader->config;
 
     resolve_folder(loader, "preempt.file", &config->preempt.file, base);
+    check_listen(loader);
+    resolve_folder(loader, "http.token_file", &config->http.token_file, base);
+    resolve_folder(loader, "metrics.textfile", &config->metrics.textfile, base);
     resolve_command(loader, "preempt.command", &config->preempt.command, base);
     resolve_command(loader, "health.command", &config->health.command, base);
     resolve_command(loader, "notify.command", &config->notify.command, base);

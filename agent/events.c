@@ -78,7 +78,9 @@ void er_event_fields(struct er_events *events, const char *name, enum er_severit
     char ts[ER_RFC3339_MAX];
     struct er_buf line;
 
-    if (!er_events_wanted(events))
+    if (events->observe)
+        events->observe(events->observe_user, name, fields, n);
+    if (events->fd < 0 && !events->sink)
         return;
     er_rfc3339(er_wall_us(), ts);
     const struct er_field common[] = {

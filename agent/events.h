@@ -18,12 +18,15 @@ struct er_events {
     /* Who else is told of each event, NULL: nobody. `line` ends in a newline, and is lent. */
     void (*sink)(void *user, const char *name, const char *line, size_t n);
     void *sink_user;
+    /* Who counts them, NULL: nobody. `fields` are the event's own, without the common ones. */
+    void (*observe)(void *user, const char *name, const struct er_field *fields, size_t n);
+    void *observe_user;
 };
 
 /* Does anybody hear of events? */
 static inline bool er_events_wanted(const struct er_events *events)
 {
-    return events->fd >= 0 || events->sink;
+    return events->fd >= 0 || events->sink || events->observe;
 }
 
 /* Is it the name of an event (docs/operations.md)? */

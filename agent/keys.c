@@ -228,9 +228,9 @@ const struct er_key_info er_keys[] = {
         .help = "the agent's own lines; auto: text, journal fields under systemd"),
 #undef GROUP
 #define GROUP ER_GROUP_OBSERVE
-    KEY("http.listen", STRING, "none", NOWHERE, NONE | LATER, .help = "where /metrics, /healthz and /status.json are served, such as 127.0.0.1:9400"),
-    KEY("http.token_file", STRING, "none", NOWHERE, NONE | LATER, .help = "file with the token that clients must show"),
-    KEY("metrics.textfile", STRING, "none", NOWHERE, NONE | LATER, .help = ".prom file for node_exporter, replaced every 15 s: no port needed"),
+    KEY("http.listen", STRING, "none", AT(http.listen), NONE, .help = "where /metrics, /healthz and /status.json are served, such as 127.0.0.1:9400"),
+    KEY("http.token_file", PATH, "none", AT(http.token_file), NONE, .help = "file with the token that clients must show; /healthz needs none"),
+    KEY("metrics.textfile", PATH, "none", AT(metrics.textfile), NONE, .help = ".prom file for node_exporter, replaced every 15 s: no port needed"),
     KEY("notify.command", COMMAND, "none", AT(notify.command), NONE, .help = "gets an event as JSON on stdin, 30s limit, never blocks"),
     KEY("notify.on", STRINGS, "[job_failed, node_lost, restart_denied, checkpoint_failed]", AT(notify.on), 0, .help = "events that are told"),
 #undef GROUP

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
@@ -34,6 +35,15 @@ static struct er_field optional_uint(const char *key, bool known, uint64_t value
     return known ? ER_UINT(key, value) : ER_JSON(key, "null");
 }
 
+static double loss_of(const struct er_page_progress *p)
+{
+    uint64_t bits = atomic_load(&p->loss_bits);
+    double loss;
+
+    memcpy(&loss, &bits, sizeof(loss));
+    return loss;
+}
+
 static int add_worker(struct er_buf *buf, const struct er_worker *w, uint64_t now_us)
 {
     const struct er_page_progress *p = &w->page->from_worker;
@@ -47,6 +57,8 @@ static int add_worker(struct er_buf *buf, const struct er_worker *w, uint64_t no
         ER_STR("phase", reports(w) ? phase_name(atomic_load(&p->phase)) : NULL),
         optional_uint("step", reports(w), atomic_load(&p->step)),
         ER_UINT("total_steps", atomic_load(&p->total_steps)),
+        optional_uint("samples", reports(w), atomic_load(&p->samples)),
+        reports(w) ? ER_NUM("loss", loss_of(p)) : ER_JSON("loss", "null"),
         ER_NUM("runtime_ms", (double)(until_us - w->started_us) / 1e3),
         ER_STR("kind", over ? er_exit_kind_name(w->exit.kind) : NULL),
         ER_INT("code", w->exit.code),
@@ -138,6 +150,7 @@ int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
     er_buf_init(&store, STORE_TEXT_MAX);
     er_buf_init(&nodes, NODES_TEXT_MAX);
     er_driver_look(agent->driver, &look);
+    er_agent_goodput_settle(agent, er_now_us());
     if (store_json(agent, &store) || nodes_json(agent, &nodes))
         return -ENOMEM;
     const struct er_field fields[] = {
@@ -150,11 +163,13 @@ int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
         ER_STR("started_ts", agent->started_ts),
         ER_STR("phase", er_driver_phase(agent->driver)),
         ER_UINT("generation", er_driver_generation(agent->driver)),
+        ER_STR("reason", a ? a->reason : NULL),
         ER_INT("world_size", a ? a->world_size : (int)look.world_size),
         ER_INT("nnodes", a ? a->nnodes : (int)look.nnodes),
         ER_UINT("restarts", er_driver_restarts(agent->driver)),
         optional_uint("restart_max", c->restart.max != ER_NONE_U32, c->restart.max),
         optional_uint("checkpoint_step", has_latest, latest),
+        ER_NUM("useful_ratio", er_goodput_ratio(&agent->goodput, er_now_us())),
         ER_STR("checkpoint_dir", c->checkpoint.dir),
         ER_STR("stand", er_stand_name(look.stand)),
         ER_STR("leader", look.leader[0] ? look.leader : NULL),

@@ -10,7 +10,7 @@ set -eu
 packages_of() {
     case $1 in
     build) echo gcc libc6-dev make meson ninja-build pkg-config libsystemd-dev libyaml-dev libjansson-dev \
-        libxxhash-dev zlib1g-dev libopenblas-dev libssl-dev libgrpc-dev libprotobuf-c-dev protobuf-c-compiler ;;
+        libxxhash-dev zlib1g-dev libopenblas-dev libssl-dev libmicrohttpd-dev libgrpc-dev libprotobuf-c-dev protobuf-c-compiler ;;
     data) echo dataset-fashion-mnist ;;
     tests) echo libcriterion-dev g++ valgrind clang-format-14 git etcd-server etcd-client openssl \
         python3-jsonschema python3-yaml ;;
