@@ -11,8 +11,6 @@
 #include "base/cleanup.h"
 #include "base/exit_codes.h"
 
-#define MADE_BY "<!-- Written by agent/keys_doc from the tables in agent/: change those. -->\n\n"
-
 /* Characters of `special` get a backslash. */
 static int escaped(struct er_buf *out, const char *text, const char *special)
 {
@@ -118,7 +116,7 @@ static int job_spec(struct er_buf *out)
 {
     int rc = er_buf_add_str(
         out,
-        "# The job spec\n\n" MADE_BY
+        "# The job spec\n\n" ER_DOCGEN_MADE_BY
         "A YAML file for `elastic-run JOB.yaml [ARG...]`. Only `command` is required. Keys are "
         "written nested:\n`restart.backoff.initial` below is\n\n"
         "```yaml\nrestart:\n  backoff:\n    initial: 5s\n```\n\n"
@@ -184,7 +182,7 @@ static int cli(struct er_buf *out)
 {
     int rc = er_buf_add_str(
         out,
-        "# The command line\n\n" MADE_BY
+        "# The command line\n\n" ER_DOCGEN_MADE_BY
         "```\nelastic-run [OPTIONS] PROGRAM [ARG...]       # torchrun's form\n"
         "elastic-run [OPTIONS] JOB.yaml [ARG...]      # the first operand ends in .yaml or "
         ".yml, or is - (stdin)\n"
@@ -223,7 +221,7 @@ static int exit_codes(struct er_buf *out)
 #undef CODE_ROW
     };
     int rc = er_buf_add_str(
-        out, "# Exit codes\n\n" MADE_BY "## elastic-run\n\n"
+        out, "# Exit codes\n\n" ER_DOCGEN_MADE_BY "## elastic-run\n\n"
              "First rule: a worker's own failure is passed on unchanged. A spent restart budget "
              "changes nothing about that. The codes\nof the agent itself are those of sysexits(3) "
              "where one fits. A worker may use the same numbers: the first line of the\nfinal "
@@ -265,6 +263,7 @@ const struct er_doc er_docs[] = {
     {"docs/job-spec.md", job_spec},
     {"docs/cli.md", cli},
     {"docs/exit-codes.md", exit_codes},
+    {"docs/metrics.md", er_docgen_metrics},
     {"packaging/man/elastic-run.1", er_docgen_man_run},
     {"packaging/man/elastic-ctl.1", er_docgen_man_ctl},
     {"packaging/man/elastic-job.5", er_docgen_man_job},

@@ -3,6 +3,9 @@
 #include "agent/docgen.h"
 #include "agent/keys.h"
 
+#define ER_DOCGEN_MADE_BY                                                                          \
+    "<!-- Written by agent/keys_doc from the tables in agent/: change those. -->\n\n"
+
 struct er_gen {
     struct er_buf *out;
     int rc; /* of the first failure; nothing is written behind it */
@@ -21,3 +24,4 @@ int er_docgen_bash_ctl(struct er_buf *out);
 int er_docgen_zsh(struct er_buf *out);
 int er_docgen_fish(struct er_buf *out);
 int er_docgen_fish_ctl(struct er_buf *out);
+int er_docgen_metrics(struct er_buf *out);

@@ -13,19 +13,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 
-BUILD, SOURCE = os.environ["ER_TEST_BUILD"], os.environ["ER_TEST_SOURCE"]
-RUN = os.path.join(BUILD, "elastic-run")
+sys.path.insert(0, os.path.join(os.environ["ER_TEST_SOURCE"], "tests", "lib"))
+from py_cases import DEADLINE_S, RUN, SOURCE, case, main, skip, wait_for  # noqa: E402
+from py_cases import environment as plain_environment  # noqa: E402
+
 SCRIPTS = os.path.join(SOURCE, "tests", "interop", "torch")
-DEADLINE_S = 120
-CASES = []
-
-
-def case(function):
-    CASES.append(function)
-    return function
 
 
 def script(name):
@@ -33,10 +26,8 @@ def script(name):
 
 
 def environment(folder, **more):
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "TORCHELASTIC_", "ELASTIC_"))}
     # This Python has torch; GLOO needs no look-up of the host's name.
-    return dict(keep, PYTHON_EXEC=sys.executable, GLOO_SOCKET_IFNAME="lo", XDG_STATE_HOME=folder, XDG_RUNTIME_DIR=folder,
-                HOME=folder, **more)
+    return plain_environment(folder, PYTHON_EXEC=sys.executable, GLOO_SOCKET_IFNAME="lo", **more)
 
 
 def launch(folder, *arguments, **more):
@@ -109,13 +100,6 @@ def killed_rank_is_restarted(folder):
     assert done.stdout.splitlines() == ["sum 2 after 1 restart(s)"] * 2
 
 
-def wait_for(what, deadline_s=DEADLINE_S):
-    end = time.monotonic() + deadline_s
-    while not what():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.05)
-
-
 def alive(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
@@ -173,26 +157,9 @@ def progress_bar_keeps_its_carriage_returns_in_a_file(folder):
         assert f.read() == b"\r0%\r1%\r2%\r3%\r4%\n"
 
 
-def main():
-    print(f"1..{len(CASES)}")
-    failed = 0
-    for number, function in enumerate(CASES, 1):
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                function(folder)
-                print(f"ok {number} - {function.__name__}", flush=True)
-            except Exception as problem:  # pylint: disable=broad-except
-                failed += 1
-                print(f"not ok {number} - {function.__name__}", flush=True)
-                for line in f"{type(problem).__name__}: {problem}".splitlines():
-                    print("# " + line)
-    sys.exit(failed > 0)
-
-
 try:
     import torch  # noqa: F401
     import tqdm  # noqa: F401
 except ImportError as missing:
-    print(f"1..1\nok 1 - torch # SKIP {missing}")
-    sys.exit(0)
+    skip("torch", missing)
 main()

@@ -1,0 +1,57 @@
+"""Test cases in Python that report as TAP: decorate each with @case, then call main(). A case gets a folder of its own."""
+
+import os
+import sys
+import tempfile
+import time
+
+BUILD, SOURCE = os.environ["ER_TEST_BUILD"], os.environ["ER_TEST_SOURCE"]
+RUN, CTL = os.path.join(BUILD, "elastic-run"), os.path.join(BUILD, "elastic-ctl")
+DEADLINE_S = 120
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+def environment(folder, **more):
+    """The caller's, without what a launcher around the tests has set; state and sockets are in `folder`."""
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "TORCHELASTIC_", "ELASTIC_"))}
+    return dict(keep, XDG_STATE_HOME=folder, XDG_RUNTIME_DIR=folder, HOME=folder, **more)
+
+
+def wait_for(what, deadline_s=DEADLINE_S):
+    """What `what` returns, as soon as that is true."""
+    until = time.monotonic() + deadline_s
+    while True:
+        found = what()
+        if found:
+            return found
+        assert time.monotonic() < until, f"{what.__name__}: not in {deadline_s} s"
+        time.sleep(0.02)
+
+
+def skip(name, why):
+    print(f"1..1\nok 1 - {name} # SKIP {why}")
+    sys.exit(0)
+
+
+def main():
+    print(f"1..{len(CASES)}")
+    failed = 0
+    for number, function in enumerate(CASES, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                function(folder)
+                print(f"ok {number} - {function.__name__}", flush=True)
+            except Exception as problem:  # pylint: disable=broad-except
+                failed += 1
+                print(f"not ok {number} - {function.__name__}", flush=True)
+                where = problem.__traceback__
+                while where.tb_next:
+                    where = where.tb_next
+                for line in f"line {where.tb_lineno}: {type(problem).__name__}: {problem}".splitlines():
+                    print("# " + line)
+    sys.exit(failed > 0)
