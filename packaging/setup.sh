@@ -14,7 +14,7 @@ packages_of() {
     data) echo dataset-fashion-mnist ;;
     tests) echo libcriterion-dev g++ valgrind clang-format-14 git etcd-server etcd-client openssl \
         python3-jsonschema python3-yaml ;;
-    interop) echo python3-torch python3-tqdm ;;
+    interop) echo python3-torch python3-tqdm prometheus python3-prometheus-client chromium ;;
     bench) echo fio python3-venv ;;
     peers) echo libgloo-dev libopenmpi-dev openmpi-bin ;;
     esac
@@ -25,7 +25,7 @@ why() {
     build) echo 'compiler, build system and the libraries elastic-run links' ;;
     data) echo 'the Fashion-MNIST images that the demo and its tests train on' ;;
     tests) echo 'test framework, leak check, formatter, and the etcd that tests start in private folders' ;;
-    interop) echo 'PyTorch, whose unmodified scripts are run: about 1 GB, two minutes' ;;
+    interop) echo 'PyTorch, whose unmodified scripts are run, and what reads metrics and draws the page: 1.5 GB, three minutes' ;;
     peers) echo "Gloo and Open MPI, built against for \`make bench BENCH=collectives PEERS=1\` alone" ;;
     bench) echo 'fio, beside which checkpoints are measured, and virtual environments for the peers' ;;
     esac
