@@ -6,6 +6,7 @@ promtool reads the text form 0.0.4 only; prometheus_client's parser checks OpenM
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -97,8 +98,8 @@ def rules_use_metrics_that_exist(folder):
         rules = f.read()
     with open(os.path.join(SOURCE, "docs", "metrics.md"), encoding="utf-8") as f:
         known = f.read()
-    names = {w for w in rules.replace("(", " ").replace("{", " ").replace(")", " ").split() if w.startswith("elastic_run_")}
-    assert len(names) >= 8 and all(f"`{name}`" in known for name in names if '"' not in name), names
+    names = set(re.findall(r"\belastic_run_\w+", rules))
+    assert len(names) >= 8 and all(f"`{name}`" in known for name in names), names
 
 
 @case
@@ -108,16 +109,12 @@ def browser_draws_the_page(folder):
         return
     picture = os.environ.get("ER_PAGE_PICTURE", os.path.join(folder, "page.png"))
     with Job(folder) as job:
-        done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1140,1000",
-                               "--timeout=6000", "--enable-logging=stderr", "--dump-dom", job.url + "/"], capture_output=True,
-                              text=True, check=False, timeout=DEADLINE_S, env=environment(folder))
-        assert "CONSOLE" not in done.stderr or "Error" not in done.stderr.split("CONSOLE", 1)[1].splitlines()[0], done.stderr
-        for text in ("prometheus", "running", "worker_failed", "<polyline", "2 left"):
-            assert text in done.stdout, text
-        subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1140,940",
-                        "--timeout=6000", f"--screenshot={picture}", job.url + "/"], capture_output=True, check=True,
-                       timeout=DEADLINE_S, env=environment(folder))
-    assert os.path.getsize(picture) > 10000
+        done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1140,940",
+                               "--timeout=6000", "--enable-logging=stderr", f"--screenshot={picture}", job.url + "/"],
+                              capture_output=True, text=True, check=True, timeout=DEADLINE_S, env=environment(folder))
+    assert "Uncaught" not in done.stderr and "Refused to" not in done.stderr, done.stderr
+    # Cards, plots and tables with something in them; without the stream it is less than half of that.
+    assert os.path.getsize(picture) > 45000, os.path.getsize(picture)
 
 
 if not os.path.exists(os.path.join(BUILD, "er_http.so")):
