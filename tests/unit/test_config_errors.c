@@ -184,8 +184,8 @@ static const struct {
                              "default, 1m, is)"},
     {"health: {builtin: [peers]}\n",
      "job.yaml:2:10: health.builtin: the check 'peers' is not available in this release"},
-    {"http: {listen: '127.0.0.1:9400'}\n",
-     "job.yaml:2:8: http.listen: not available in this release (only its default, none, is)"},
+    {"log: {keep_generations: 3}\n", "job.yaml:2:7: log.keep_generations: not available in this "
+                                     "release (only its default, none, is)"},
 };
 
 Test(config_errors, what_is_not_there_yet_is_refused)
