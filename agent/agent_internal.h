@@ -216,6 +216,13 @@ void er_agent_change_step(struct er_agent *agent, uint64_t now_us);
 uint64_t er_agent_change_deadline(const struct er_agent *agent);
 void er_agent_dismiss_spare(struct er_agent *agent, const struct er_look *look);
 
+/* agent_ask.c: requests to the job as a whole. */
+/* False: there is no job but this agent's. */
+bool er_agent_ask_stop(struct er_agent *agent);
+/* `node` "": this one. -ENOTSUP: the job is of one node; -EAGAIN: not registered yet; -EINVAL. */
+int er_agent_ask_drain(struct er_agent *agent, const char *node, struct er_error *err);
+int er_agent_ask_scale(struct er_agent *agent, uint64_t min, uint64_t max, struct er_error *err);
+
 /* agent_stop.c */
 /* The generation is over for this node's workers: those that can, leave it for the next one. */
 void er_agent_stop_workers(struct er_agent *agent, uint64_t now_us);

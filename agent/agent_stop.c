@@ -134,33 +134,12 @@ void er_agent_preempted(struct er_agent *agent, const char *why)
     er_driver_leave(agent->driver, ER_CODE_TEMPFAIL, why);
 }
 
-static void on_asked(void *user, int rc, const void *value, size_t n)
-{
-    if (rc && rc != ER_E_STALE) /* stale: the job was over first */
-        er_log(ER_LOG_WARNING, "the job could not be asked to stop",
-               ER_STR("reason", er_error_name(rc)));
-}
-
-/* Every agent of the job stops, on the leader's word. */
-static void cancel_job(struct er_agent *agent)
-{
-    struct er_ask ask = {.kind = ER_ASK_STOP};
-    char id[ER_NAME_TEXT_MAX];
-
-    snprintf(ask.reason, sizeof(ask.reason), "elastic-ctl stop");
-    snprintf(id, sizeof(id), "stop-%llu-%d", (unsigned long long)er_wall_us(), (int)getpid());
-    er_agent_say(agent, "elastic-ctl stop: asking the job to stop");
-    er_driver_request(agent->driver, id, &ask, on_asked, agent);
-}
-
 void er_agent_cancel(struct er_agent *agent)
 {
     if (agent->stop_signals > 0 || agent->done)
         return; /* it is stopping */
-    if (er_config_keeps_record(agent->config) && agent->was_registered) {
-        cancel_job(agent);
+    if (er_agent_ask_stop(agent))
         return;
-    }
     agent->stop_signals = 1;
     er_agent_begin_stop(agent, "elastic-ctl stop", false, er_now_us());
     er_driver_leave(agent->driver, ER_CODE_CANCELED, "elastic-ctl stop");

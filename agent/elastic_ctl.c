@@ -13,8 +13,10 @@
 #include "agent/ctl_verbs.h"
 #include "agent/findings.h"
 #include "agent/help.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/ctlclient.h"
+#include "base/parse.h"
 
 #define ANSWER_US (10 * ER_US_PER_S)
 #define USAGE_MAX (64u << 10)
@@ -22,7 +24,7 @@
 extern char **environ;
 
 struct options {
-    const char *file, *job, *verb;
+    const char *file, *job, *verb, *operand;
     bool json, wait, help, version;
 };
 
@@ -58,6 +60,11 @@ static int unknown_verb(const char *verb)
     return ER_CTL_EXIT_USAGE;
 }
 
+static bool takes_operand(const char *verb)
+{
+    return strcmp(verb, "drain") == 0 || strcmp(verb, "scale") == 0;
+}
+
 static int parse(struct options *o, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
@@ -82,6 +89,8 @@ static int parse(struct options *o, int argc, char **argv)
             return usage("unknown option", arg);
         else if (o->verb && er_ctl_verb_is_later(o->verb))
             return unknown_verb(o->verb);
+        else if (o->verb && !o->operand && takes_operand(o->verb))
+            o->operand = arg;
         else if (o->verb)
             return usage("one verb at a time; did not expect", arg);
         else
@@ -93,6 +102,8 @@ static int parse(struct options *o, int argc, char **argv)
         return usage("which verb?", NULL);
     if (!er_ctl_verb_find(o->verb))
         return unknown_verb(o->verb);
+    if (strcmp(o->verb, "scale") == 0 && !o->operand)
+        return usage("to how many nodes? scale MIN[:MAX]", NULL);
     if (o->file && o->job)
         return usage("-f and --job exclude each other", NULL);
     return 0;
@@ -115,13 +126,27 @@ static int no_answer(const char *name, int rc)
     return ER_CTL_EXIT_UNREACHABLE;
 }
 
-/* Asks, and with `wait` listens until the job is over. 0, or the exit code, told. */
-static int ask(struct er_ctl_client *client, enum er_ctl_type type, bool wait, const char *name,
-               json_t **ret)
+/* The agent has understood, and will not. */
+static int refused(const struct er_ctl_msg *m)
 {
-    struct er_ctl_msg request = {.type = type}, m = {0};
-    int rc = er_ctl_client_call(client, &request, ANSWER_US, &m, NULL);
+    char words[512] = "";
+
+    if (m->str_n > 0)
+        er_ctl_copy(m->str[0], words, sizeof(words));
+    fprintf(stderr, "elastic-ctl: %s\n", words[0] ? words : er_error_name(m->status));
+    return ER_CTL_EXIT_NO;
+}
+
+/* Asks, and with `wait` listens until the job is over. 0, or the exit code, told. */
+static int ask_for(struct er_ctl_client *client, struct er_ctl_msg *request, bool wait,
+                   const char *name, json_t **ret)
+{
+    struct er_ctl_msg m = {0};
+    int rc = er_ctl_client_call(client, request, ANSWER_US, &m, NULL);
     json_t *state = rc ? NULL : state_of(&m);
+
+    if (!rc && m.type == ER_CTL_REPLY && m.status < 0)
+        return refused(&m);
 
     while (state && wait && !json_is_number(json_object_get(state, "exit_code"))) {
         json_decref(state);
@@ -130,6 +155,14 @@ static int ask(struct er_ctl_client *client, enum er_ctl_type type, bool wait, c
     }
     *ret = state;
     return state ? 0 : no_answer(name, rc);
+}
+
+static int ask(struct er_ctl_client *client, enum er_ctl_type type, bool wait, const char *name,
+               json_t **ret)
+{
+    struct er_ctl_msg request = {.type = type};
+
+    return ask_for(client, &request, wait, name, ret);
 }
 
 static const char *text(const json_t *object, const char *key)
@@ -251,6 +284,59 @@ static int run_stop(const struct options *o, struct er_ctl_client *client, const
     return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : 0;
 }
 
+static int run_drain(const struct options *o, struct er_ctl_client *client, const char *name)
+{
+    struct er_ctl_msg request = {.type = ER_CTL_DRAIN};
+    json_t *state;
+    int code;
+
+    er_ctl_str(&request, o->operand ? o->operand : "");
+    code = ask_for(client, &request, false, name, &state);
+    if (code)
+        return code;
+    printf("node '%s' of job '%s' is asked to leave\n",
+           o->operand ? o->operand : text(state, "node_id"), name);
+    json_decref(state);
+    return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : 0;
+}
+
+static int run_scale(const struct options *o, struct er_ctl_client *client, const char *name)
+{
+    struct er_ctl_msg request = {.type = ER_CTL_SCALE};
+    struct er_error err = ER_ERROR_INIT;
+    uint32_t min, max;
+    json_t *state;
+    int code;
+
+    if (er_parse_range(o->operand, UINT32_MAX, &min, &max, &err))
+        return usage("scale", err.text);
+    er_ctl_num(&request, min);
+    er_ctl_num(&request, max);
+    code = ask_for(client, &request, false, name, &state);
+    if (code)
+        return code;
+    printf("job '%s' is asked to go on with %u to %u nodes\n", name, min, max);
+    json_decref(state);
+    return fflush(stdout) == EOF ? ER_CTL_EXIT_UNREACHABLE : 0;
+}
+
+typedef int (*verb_fn)(const struct options *o, struct er_ctl_client *client, const char *name);
+
+static verb_fn verb_of(const char *name)
+{
+    static const struct {
+        const char *name;
+        verb_fn run;
+    } VERBS[] = {
+        {"status", run_status}, {"stop", run_stop}, {"drain", run_drain}, {"scale", run_scale}};
+
+    for (size_t i = 0; i < ER_ARRAY_N(VERBS); i++) {
+        if (strcmp(VERBS[i].name, name) == 0)
+            return VERBS[i].run;
+    }
+    return run_status;
+}
+
 /* A job that has ended: what its event file says. `code`: of the search for its agent. */
 static int tell_ended(const struct options *o, const struct er_ctl_job *job, int code,
                       const struct er_error *err)
@@ -282,7 +368,7 @@ static int run(const struct options *o)
 {
     static struct er_ctl_client client = {.fd = -1}; /* large */
     struct er_error err = ER_ERROR_INIT;
-    bool stop = strcmp(o->verb, "stop") == 0;
+    bool acts = strcmp(o->verb, "status") != 0;
     struct er_ctl_job job;
     int code = er_ctl_job_find(&job, o->file, o->job, environ, &err);
 
@@ -291,8 +377,8 @@ static int run(const struct options *o)
     } else {
         code = er_ctl_job_connect(&job, &client, ANSWER_US, &err);
         if (!code)
-            code = stop ? run_stop(o, &client, job.name) : run_status(o, &client, job.name);
-        else if (stop)
+            code = verb_of(o->verb)(o, &client, job.name);
+        else if (acts)
             er_findings_tell("elastic-ctl", err.text);
         else
             code = tell_ended(o, &job, code, &err);

@@ -192,16 +192,34 @@ int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
     return rc ? rc : er_buf_printf(buf, ",\"workers_left_out\":%d}", left_out);
 }
 
+/* What is asked for beside the status. */
+static int carry_out(struct er_agent *agent, const struct er_ctl_msg *m, struct er_error *err)
+{
+    char node[ER_NAME_TEXT_MAX] = "";
+
+    if (m->type == ER_CTL_STOP)
+        er_agent_cancel(agent);
+    else if (m->type == ER_CTL_DRAIN && m->str_n > 0 &&
+             er_ctl_copy(m->str[0], node, sizeof(node)) < 0)
+        return er_error_set(err, -EINVAL, "drain: this is no node id");
+    else if (m->type == ER_CTL_DRAIN)
+        return er_agent_ask_drain(agent, node, err);
+    else if (m->type == ER_CTL_SCALE && m->num_n == 2)
+        return er_agent_ask_scale(agent, m->num[0], m->num[1], err);
+    else if (m->type != ER_CTL_STATUS)
+        return er_error_set(err, ER_E_PROTOCOL, "unknown request");
+    return 0;
+}
+
 void er_agent_on_status(void *user, struct er_ctlconn *conn, const struct er_ctl_msg *request)
 {
     struct er_ctl_msg reply = {.status = 0};
+    struct er_error err = ER_ERROR_INIT;
     struct er_buf json;
-    int rc;
+    int rc = carry_out(user, request, &err);
 
-    if (request->type == ER_CTL_STOP) {
-        er_agent_cancel(user);
-    } else if (request->type != ER_CTL_STATUS) {
-        er_ctlconn_status(conn, request->seq, ER_E_PROTOCOL, "unknown request");
+    if (rc) {
+        er_ctlconn_status(conn, request->seq, rc, err.text);
         return;
     }
     er_buf_init(&json, ER_STATUS_MAX);

@@ -40,6 +40,8 @@
  *   STATUS   -                                  -                        status, str[0] = JSON text
  *   STOP     -                                  -                        as STATUS; the job ends
  *                                                                        with exit code 79
+ *   DRAIN    -                                  node id; "": this one    as STATUS; it leaves
+ *   SCALE    min, max                           -                        as STATUS; node counts
  */
 /* clang-format on */
 #include <stddef.h>
@@ -72,7 +74,9 @@
     X(BYE)                                                                                         \
     X(STATUS)                                                                                      \
     X(REPLY)                                                                                       \
-    X(STOP)
+    X(STOP)                                                                                        \
+    X(DRAIN)                                                                                       \
+    X(SCALE)
 
 enum er_ctl_type {
     ER_CTL_NONE,

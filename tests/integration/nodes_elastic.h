@@ -17,6 +17,7 @@ struct elastic_case {
     const char *program;   /* the test's own, below the build folder */
     const char *last_call; /* NULL: all nodes are waited for */
     int per_node;
+    uint64_t epochs;
     char kill[256];
 };
 
@@ -27,8 +28,21 @@ static inline void elastic_begin(struct elastic_case *e, const char *program, co
     nodes_begin(&e->n, nnodes);
     e->program = program;
     e->per_node = per_node;
+    e->epochs = 3;
     er_test_write_file(case_path(&e->n.c, "slow"), "");
     er_tap_require(setenv("WORKER_DIR", e->n.c.dir, 1) == 0 && setenv("WORKER_KILL", "", 1) == 0);
+}
+
+/* So many epochs, and slow steps of so many milliseconds. Before the nodes are started. */
+static inline void elastic_pace(struct elastic_case *e, uint64_t epochs, int slow_ms)
+{
+    char text[32];
+
+    e->epochs = epochs;
+    snprintf(text, sizeof(text), "%d", (int)epochs);
+    er_tap_require(setenv("WORKER_EPOCHS", text, 1) == 0);
+    snprintf(text, sizeof(text), "%d", slow_ms);
+    er_tap_require(setenv("WORKER_SLOW_MS", text, 1) == 0);
 }
 
 /* The first worker of each place in the list kills itself there. Before the nodes are started. */
@@ -161,10 +175,10 @@ static inline unsigned long long elastic_wait(struct elastic_case *e, int node,
 static inline void elastic_expect_exact(struct elastic_case *e, int node)
 {
     static float want[2 * ELASTIC_PARAMS];
-    static bool made;
+    static bool made; /* each case is a process of its own */
 
     if (!made)
-        er_elastic_reference(want, ELASTIC_PARAMS, ELASTIC_STEPS);
+        er_elastic_reference(want, ELASTIC_PARAMS, ELASTIC_STEPS, e->epochs);
     made = true;
     for (int local = 0; local < e->per_node; local++) {
         char *got = elastic_file(e, "params", node, local);

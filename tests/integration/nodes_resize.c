@@ -1,9 +1,12 @@
 /* Planned changes of a job on several nodes: nodes join, leave and are asked for, and no process
  * that stays is restarted, no step is lost, and the parameters are those of an undisturbed run, bit
  * for bit. */
+#include <time.h>
+
 #include "tests/integration/nodes_elastic.h"
 
 #define PROGRAM "tests/integration/integration_nodes_resize"
+#define CROWD   4 /* nodes */
 
 /* What a process applied follows each other: no step twice, none left out. */
 static void expect_no_step_lost(struct elastic_case *e, int node, int local)
@@ -79,6 +82,65 @@ static void a_node_leaves(void)
     elastic_end(&e);
 }
 
+static void ask(struct elastic_case *e, const char *verb, const char *what)
+{
+    struct er_test_proc p;
+
+    if (!er_tap_check(
+            er_test_run(&p, ARGS(er_test_bin("elastic-ctl"), "--job", e->n.c.name, verb, what),
+                        NULL, NODES_WAIT) == 0))
+        case_note(er_test_err(&p));
+    er_test_done(&p);
+}
+
+/* elastic-ctl scale: one node less, which waits as a spare and whose worker ends; then one more,
+ * and it is taken back. */
+static void the_job_is_scaled_down_and_up(void)
+{
+    struct elastic_case e;
+    unsigned long long three, two;
+
+    elastic_begin(&e, PROGRAM, "1:3", 1);
+    for (int i = 0; i < 3; i++)
+        elastic_start(&e, i);
+    three = elastic_wait(&e, 0, 0, 10, 3);
+    ask(&e, "scale", "1:2");
+    two = elastic_wait(&e, 0, three, 11, 2);
+    ask(&e, "scale", "1:3");
+    elastic_wait(&e, 0, two, 12, 3);
+    elastic_hurry(&e);
+    er_tap_check(nodes_end_with(&e.n, 0));
+    for (int i = 0; i < 3; i++) {
+        expect_whole(&e, i, i == 2 ? 2 : 1);
+        elastic_expect_exact(&e, i);
+    }
+    elastic_end(&e);
+}
+
+/* elastic-ctl drain: a node is named, and leaves with 0. */
+static void a_node_is_drained_by_request(void)
+{
+    struct elastic_case e;
+    unsigned long long three;
+
+    elastic_begin(&e, PROGRAM, "2:3", 2);
+    for (int i = 0; i < 3; i++)
+        elastic_start(&e, i);
+    three = elastic_wait(&e, 0, 0, 10, 6);
+    ask(&e, "drain", "n1");
+    er_tap_check(node_finish(&e.n, 1) == 0);
+    node_forget(&e.n, 1);
+    elastic_wait(&e, 0, three, 11, 4);
+    elastic_wait(&e, 2, three, 11, 4);
+    elastic_hurry(&e);
+    er_tap_check(nodes_end_with(&e.n, 0));
+    for (int i = 0; i < 3; i += 2) {
+        expect_whole(&e, i, 1);
+        elastic_expect_exact(&e, i);
+    }
+    elastic_end(&e);
+}
+
 /* Fewer nodes than the minimum are left: the other one waits with its memory, till one comes. */
 static void who_is_left_below_the_minimum_waits_in_memory(void)
 {
@@ -138,14 +200,108 @@ static void a_change_may_happen_at_once(void)
     elastic_end(&e);
 }
 
+enum deed { KILL_WORKER, KILL_NODE, LEAVE, JOIN, DEED_COUNT };
+
+static int any_node(const struct elastic_case *e, bool started, unsigned *seed)
+{
+    int i;
+
+    do
+        i = rand_r(seed) % CROWD;
+    while (e->n.started[i] != started);
+    return i;
+}
+
+static void do_one(struct elastic_case *e, enum deed deed, int node)
+{
+    static const char *const NAMES[DEED_COUNT] = {"kill a worker of", "kill", "leave:", "join:"};
+    pid_t pid = elastic_pid(e, node, 0);
+
+    er_tap_note("%s n%d", NAMES[deed], node);
+    if (deed == JOIN) {
+        elastic_start(e, node);
+        return;
+    }
+    if (deed == LEAVE)
+        kill(e->n.p[node].pid, SIGTERM);
+    else
+        kill(deed == KILL_NODE ? node_agent(&e->n, node) : pid, SIGKILL);
+    if (deed == KILL_WORKER)
+        return;
+    er_tap_check(node_finish(&e->n, node) == (deed == LEAVE ? 75 : 70));
+    node_forget(&e->n, node);
+}
+
+static int count_started(const struct elastic_case *e)
+{
+    int n = 0;
+
+    for (int i = 0; i < CROWD; i++)
+        n += e->n.started[i];
+    return n;
+}
+
+/* The newest generation in which anybody of the running nodes has applied a step. */
+static unsigned long long newest(struct elastic_case *e)
+{
+    unsigned long long generation = 0;
+    struct elastic_step last;
+
+    for (int i = 0; i < CROWD; i++) {
+        if (e->n.started[i] && elastic_last(e, i, 0, &last) && last.generation > generation)
+            generation = last.generation;
+    }
+    return generation;
+}
+
+/* Eight changes in one epoch: nodes come and go, workers and agents are killed. */
+static void changes_in_random_order(void)
+{
+    unsigned seed = (unsigned)time(NULL) ^ (unsigned)getpid();
+    struct elastic_case e;
+    unsigned long long before = 0;
+
+    er_tap_note("seed %u", seed);
+    elastic_begin(&e, PROGRAM, "1:4", 1);
+    elastic_pace(&e, 1, 25);
+    for (int i = 0; i < 2; i++)
+        elastic_start(&e, i);
+    elastic_wait(&e, 0, 0, 2, 2);
+    for (int k = 0; k < 8; k++) {
+        int n = count_started(&e);
+        enum deed deed = (enum deed)(rand_r(&seed) % DEED_COUNT);
+
+        if (n == 1 && deed != JOIN) /* somebody must keep the state */
+            deed = JOIN;
+        if (n == CROWD && deed == JOIN)
+            deed = LEAVE;
+        before = newest(&e);
+        do_one(&e, deed, any_node(&e, deed != JOIN, &seed));
+        for (int i = 0; i < CROWD; i++) {
+            if (e.n.started[i])
+                elastic_wait(&e, i, before, 1, count_started(&e));
+        }
+    }
+    elastic_hurry(&e);
+    er_tap_check(nodes_end_with(&e.n, 0));
+    for (int i = 0; i < CROWD; i++) {
+        if (e.n.started[i])
+            elastic_expect_exact(&e, i);
+    }
+    elastic_end(&e);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
         {"a_node_joins", a_node_joins, 0},
         {"a_node_leaves", a_node_leaves, 0},
+        {"the_job_is_scaled_down_and_up", the_job_is_scaled_down_and_up, 0},
+        {"a_node_is_drained_by_request", a_node_is_drained_by_request, 0},
         {"who_is_left_below_the_minimum_waits_in_memory",
          who_is_left_below_the_minimum_waits_in_memory, 0},
         {"or_the_job_ends_where_it_is_wanted", or_the_job_ends_where_it_is_wanted, 0},
+        {"changes_in_random_order", changes_in_random_order, 120},
         {"a_change_may_happen_at_once", a_change_may_happen_at_once, 0},
     };
 

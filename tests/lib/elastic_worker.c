@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "trainer/train.h"
 
-#define EPOCHS   3
 #define GRID     1024.0f /* gradients are multiples of 1/GRID, and at most 64: sums are exact */
 #define CLAMP    64.0f
 #define RATE     0.01f
@@ -33,13 +32,14 @@ static struct {
     char place[128];
     bool first_life;
     int trace_fd;
+    uint64_t slow_ms;
     struct er_ctx *ctx;
 } worker;
 
-static struct er_plan plan_of(uint64_t steps)
+static struct er_plan plan_of(uint64_t steps, uint64_t epochs)
 {
     return (struct er_plan){
-        .samples = ER_WORKER_BATCH * steps / EPOCHS, .global_batch = ER_WORKER_BATCH, .seed = 3};
+        .samples = ER_WORKER_BATCH * steps / epochs, .global_batch = ER_WORKER_BATCH, .seed = 3};
 }
 
 /* In [-1, 1): of sample `id`, for parameter i. A cheap mix; whole models of 10 million too. */
@@ -95,10 +95,10 @@ static struct er_slice slice_of(const char *name, float *data, size_t n)
                              .replicated = true};
 }
 
-static void model_init(struct model *m, size_t n, uint64_t steps)
+static void model_init(struct model *m, size_t n, const struct er_plan *plan)
 {
     m->n = n;
-    m->plan = plan_of(steps);
+    m->plan = *plan;
     m->params = calloc(n, sizeof(float));
     m->grads = calloc(n, sizeof(float));
     m->momentum = calloc(n, sizeof(float));
@@ -116,12 +116,13 @@ static void model_done(struct model *m)
     free(m->momentum);
 }
 
-void er_elastic_reference(float *ret, size_t params, uint64_t steps)
+void er_elastic_reference(float *ret, size_t params, uint64_t steps, uint64_t epochs)
 {
+    const struct er_plan plan = plan_of(steps, epochs);
     struct model m;
     double loss = 0;
 
-    model_init(&m, params, steps);
+    model_init(&m, params, &plan);
     for (uint64_t step = 1; step <= steps; step++) {
         struct er_range range = er_batch(&m.plan, step, 0, 1);
 
@@ -176,13 +177,17 @@ static void put(int fd, const void *data, size_t n)
     }
 }
 
-static void slow_down(void)
+/* More and more: a test that waits for something does not see the run end first. */
+static void slow_down(uint64_t step)
 {
+    uint64_t us = worker.slow_ms * (1 + step / 20) * ER_US_PER_MS;
+    const struct timespec ts = {.tv_sec = (time_t)(us / ER_US_PER_S),
+                                .tv_nsec = (long)(us % ER_US_PER_S) * 1000};
     char path[PATH_CAP];
 
     snprintf(path, sizeof(path), "%s/slow", worker.dir);
     if (access(path, F_OK) == 0)
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+        nanosleep(&ts, NULL);
 }
 
 static int grads(void *user, const struct er_step *step, struct er_loss *ret, struct er_error *err)
@@ -190,7 +195,7 @@ static int grads(void *user, const struct er_step *step, struct er_loss *ret, st
     struct model *m = user;
 
     *ret = (struct er_loss){.weight = (double)step->range.count};
-    slow_down();
+    slow_down(step->step);
     add_range(m, &step->range, &ret->sum);
     maybe_die(step->step, ER_KILL_IN_BACKWARD);
     er_ddp_ready(step->ddp, 0);
@@ -241,6 +246,7 @@ static void come_up(void)
     char path[PATH_CAP], line[32];
     int fd, n = snprintf(line, sizeof(line), "%d\n", (int)getpid());
 
+    worker.slow_ms = number("WORKER_SLOW_MS", 10);
     worker.dir = getenv("WORKER_DIR");
     if (!worker.dir)
         _exit(88);
@@ -266,9 +272,10 @@ int er_elastic_worker(void)
 {
     static const struct er_train_ops OPS = {
         .grads = grads, .apply = apply, .spans = spans, .state = state};
-    uint64_t steps = number("WORKER_STEPS", 300);
-    struct er_train_opts opts = {
-        .plan = plan_of(steps), .epochs = EPOCHS, .log = er_train_log_stdout};
+    uint64_t epochs = number("WORKER_EPOCHS", 3);
+    struct er_train_opts opts = {.plan = plan_of(number("WORKER_STEPS", 300), epochs),
+                                 .epochs = epochs,
+                                 .log = er_train_log_stdout};
     struct er_train_result result = {0};
     struct er_error err = ER_ERROR_INIT;
     struct model m;
@@ -279,7 +286,7 @@ int er_elastic_worker(void)
         return 91;
     }
     come_up();
-    model_init(&m, (size_t)number("WORKER_PARAMS", 257), steps);
+    model_init(&m, (size_t)number("WORKER_PARAMS", 257), &opts.plan);
     rc = er_train_run(worker.ctx, &OPS, &m, &opts, &result, &err);
     if (rc < 0)
         fprintf(stderr, "worker %s: %s\n", worker.place, err.text);
