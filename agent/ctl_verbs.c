@@ -14,6 +14,8 @@ const struct er_ctl_verb er_ctl_verbs[] = {
     {"stop", "[--wait]", "end the job: the stop ladder, then exit code 79 for all its agents"},
     {"drain", "[NODE]", "a node leaves the job at the end of a step, and its agent ends: this one"},
     {"scale", "MIN[:MAX]", "the job goes on with so many nodes; those above MAX wait as spares"},
+    {"audit", "[--json] [DIR]",
+     "was every sample of every epoch used exactly once? Exit code 1: no, or it cannot be proved"},
     {"ckpt", "VERB ...",
      "checkpoints on disk, of a job or of a folder; elastic-ctl ckpt --help tells more"},
 };
@@ -55,7 +57,7 @@ const struct er_ctl_verb *er_ctl_verb_find(const char *name)
 
 bool er_ctl_verb_is_later(const char *name)
 {
-    static const char *const LATER[] = {"events", "reload", "set", "audit"};
+    static const char *const LATER[] = {"events", "reload", "set"};
 
     for (size_t i = 0; i < ER_ARRAY_N(LATER); i++) {
         if (!strcmp(LATER[i], name))

@@ -202,6 +202,8 @@ static int run_steps(struct er_train *train, struct er_error *err)
     /* Who leaves with the result takes it along: not before all have it. */
     if (rc == 0 && ending == ER_END_DONE)
         rc = er_comm_barrier(train->comm, err);
+    if (rc == 0)
+        rc = er_train_ledger_end(train, err);
     if (rc < 0)
         return rc;
     train->result.steps = train->applied;

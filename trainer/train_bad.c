@@ -46,7 +46,7 @@ int er_train_bad_step(struct er_train *train, const struct er_vote *vote,
     switch (er_train_policy_bad(&train->bad, opts->nonfinite, opts->nonfinite_max, vote->step)) {
     case ER_REMEDY_SKIP:
         tell(train, vote->step, why, "skipped");
-        return 0;
+        return er_train_ledger_skip(train, vote->step, err);
     case ER_REMEDY_ROLL_BACK:
         tell(train, vote->step, why, "going back to the newest checkpoint");
         return roll_back(train, why, err);

@@ -8,8 +8,10 @@
  *   train_save.c   writing a checkpoint and telling the job
  *   train_clock.c  where the time of steps goes
  *   train_device.c   a GPU's state: its copy on the host
+ *   train_ledger.c which steps each generation used
  *   train_log.c    lines for the program; train_text.c what they look like
  */
+#include "ckpt/ledger.h"
 #include "trainer/fsdp.h"
 #include "trainer/sync.h"
 #include "trainer/train.h"
@@ -126,6 +128,13 @@ int er_train_save_advance(struct er_train *train, struct er_error *err);
 
 /* Collective: what is in flight, to the disk. Negative: the run ends here. */
 int er_train_save_finish(struct er_train *train, struct er_error *err);
+
+/* Rank 0 notes in the ledger that steps after `applied` follow, that one was dropped, that
+ * `applied` is the last. Nothing elsewhere, or without a folder of checkpoints. ER_E_STALE:
+ * superseded. */
+int er_train_ledger_begin(struct er_train *train, enum er_ledger_source from, struct er_error *err);
+int er_train_ledger_skip(struct er_train *train, uint64_t step, struct er_error *err);
+int er_train_ledger_end(struct er_train *train, struct er_error *err);
 
 #define ER_TRAIN_ROLLED_BACK 1
 /* The agreed vote is not finite; `why` says what is not. 0: the step counts as done without its

@@ -473,9 +473,10 @@ int er_train_go_back(struct er_train *train, struct er_error *err)
 {
     int rc = load(train, err);
 
-    if (rc == 0)
-        begin_policy(train);
-    return rc;
+    if (rc)
+        return rc;
+    begin_policy(train);
+    return er_train_ledger_begin(train, ER_LEDGER_FROM_CHECKPOINT, err);
 }
 
 /* Nobody holds a state. */
@@ -506,10 +507,15 @@ static void reserve(struct er_train *train)
 
 int er_train_restore(struct er_train *train, struct er_error *err)
 {
+    enum er_ledger_source from = ER_LEDGER_FROM_MEMORY;
     int rc = er_train_recover(train, err);
 
-    if (rc == 1)
+    if (rc == 1) {
         rc = begin_anew(train, err);
+        from = train->applied > 0 ? ER_LEDGER_FROM_CHECKPOINT : ER_LEDGER_FROM_START;
+    }
+    if (rc == 0) /* nobody applies a step before that: rank 0 has to vote */
+        rc = er_train_ledger_begin(train, from, err);
     if (rc < 0)
         return rc;
     reserve(train);

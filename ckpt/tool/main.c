@@ -28,14 +28,16 @@ static const char USAGE[] =
     "  export DIR OUT       the newest one (--step N) for other programs: OUT.safetensors is one\n"
     "                       file, any other OUT a folder of files of about --shard-size (5GiB)\n"
     "                       with model.safetensors.index.json\n"
+    "  audit DIR            was every sample of every epoch used exactly once? (`elastic-ctl "
+    "audit`)\n"
     "\n"
     "  --json               one JSON object instead of text\n"
     "\n"
-    "exit codes: 0 done, 1 the answer is no (it does not verify), 64 usage, 66 no such "
+    "exit codes: 0 done, 1 the answer is no (it does not verify, or add up), 64 usage, 66 no such "
     "checkpoint,\n"
     "74 reading or writing failed\n";
 
-enum verb { LIST, VERIFY, INSPECT, GC, EXPORT, VERB_COUNT };
+enum verb { LIST, VERIFY, INSPECT, GC, EXPORT, AUDIT, VERB_COUNT };
 
 static const struct {
     const char *name;
@@ -44,7 +46,7 @@ static const struct {
 } verbs[VERB_COUNT] = {
     [LIST] = {"list", 1, tool_list},          [VERIFY] = {"verify", 1, tool_verify},
     [INSPECT] = {"inspect", 1, tool_inspect}, [GC] = {"gc", 1, tool_gc},
-    [EXPORT] = {"export", 2, tool_export},
+    [EXPORT] = {"export", 2, tool_export},    [AUDIT] = {"audit", 1, tool_audit},
 };
 
 enum option_kind { FLAG, COUNT32, COUNT64, SIZE };

@@ -28,6 +28,7 @@ int tool_verify(const struct tool_args *args);
 int tool_inspect(const struct tool_args *args);
 int tool_gc(const struct tool_args *args);
 int tool_export(const struct tool_args *args);
+int tool_audit(const struct tool_args *args);
 
 /* Says what failed, on stderr; returns the exit status that fits. */
 int tool_fail(int rc, const struct er_error *err);

@@ -17,6 +17,7 @@ struct elastic_case {
     const char *program;   /* the test's own, below the build folder */
     const char *last_call; /* NULL: all nodes are waited for */
     int per_node;
+    bool saves; /* with a folder for checkpoints, and so a ledger */
     uint64_t epochs;
     char kill[256];
 };
@@ -54,12 +55,14 @@ static inline void elastic_kill_at(struct elastic_case *e, const char *list)
 
 static inline void elastic_start_with(struct elastic_case *e, int node, const char *extra)
 {
-    char nproc[32];
+    char nproc[32], dir[ER_TEST_PATH_MAX + 64];
 
+    snprintf(dir, sizeof(dir), "--set=checkpoint.dir=%s/ckpt", e->n.c.dir);
     snprintf(nproc, sizeof(nproc), "--nproc-per-node=%d", e->per_node);
     node_start(&e->n, node,
                ARGS(nproc, "--max-restarts=40", e->last_call ? e->last_call : LAST_CALL,
-                    extra ? extra : "--set=stop.grace=10s", er_test_bin(e->program), "worker"));
+                    extra ? extra : "--set=stop.grace=10s",
+                    e->saves ? dir : "--set=stop.grace=10s", er_test_bin(e->program), "worker"));
 }
 
 static inline void elastic_start(struct elastic_case *e, int node)
@@ -197,6 +200,20 @@ static inline void elastic_expect_lives(struct elastic_case *e, int node, int lo
         return;
     er_tap_note("n%d-%d: %d processes, expected %d", node, local, got, lives);
     elastic_notes(e);
+}
+
+/* elastic-ctl audit: every sample once. */
+static inline void elastic_audit(struct elastic_case *e)
+{
+    struct er_test_proc p;
+
+    if (!er_tap_check(
+            er_test_run(&p, ARGS(er_test_bin("elastic-ctl"), "audit", case_path(&e->n.c, "ckpt")),
+                        NULL, NODES_WAIT) == 0) ||
+        !er_tap_check(strstr(er_test_out(&p), "samples so far was used exactly once")))
+        case_note(er_test_err(&p));
+    case_note(er_test_out(&p));
+    er_test_done(&p);
 }
 
 static inline void elastic_end(struct elastic_case *e)

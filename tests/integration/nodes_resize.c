@@ -254,7 +254,8 @@ static unsigned long long newest(struct elastic_case *e)
     return generation;
 }
 
-/* Eight changes in one epoch: nodes come and go, workers and agents are killed. */
+/* Eight changes in one epoch: nodes come and go, workers and agents are killed. The ledger proves
+ * that every sample was used once. */
 static void changes_in_random_order(void)
 {
     unsigned seed = (unsigned)time(NULL) ^ (unsigned)getpid();
@@ -264,6 +265,7 @@ static void changes_in_random_order(void)
     er_tap_note("seed %u", seed);
     elastic_begin(&e, PROGRAM, "1:4", 1);
     elastic_pace(&e, 1, 25);
+    e.saves = true;
     for (int i = 0; i < 2; i++)
         elastic_start(&e, i);
     elastic_wait(&e, 0, 0, 2, 2);
@@ -288,6 +290,7 @@ static void changes_in_random_order(void)
         if (e.n.started[i])
             elastic_expect_exact(&e, i);
     }
+    elastic_audit(&e);
     elastic_end(&e);
 }
 
