@@ -297,6 +297,7 @@ static void step(struct er_agent *agent)
     step_recovery(agent, now_us);
     if (agent->group && now_us >= agent->drops_us)
         er_agent_report_drops(agent, now_us);
+    er_agent_warm_step(agent);
     if (!er_health_holds(agent))
         er_agent_step_driver(agent, now_us);
     if (agent->group) /* a checkpoint was committed, perhaps */

@@ -36,8 +36,8 @@ static void on_driver_readable(void *user, uint32_t events)
     /* The step after every event dispatches the driver. */
 }
 
-/* Which programs speak libelastic is not known before they run: auto is the cautious value, and a
- * job of one node has nobody to wait for. */
+/* Which programs speak libelastic is not known before they run: till then auto is the cautious
+ * value (see er_driver_warm()), and a job of one node has nobody to wait for. */
 static uint64_t replacement_wait_us(const struct er_config *c)
 {
     if (c->rendezvous.replacement_wait_us != ER_FOREVER)
@@ -67,6 +67,7 @@ static void fill_times(const struct er_config *c, struct er_driver_opts *o)
     o->lease_ttl_us = er_config_lease_ttl(c);
     o->death_grace_us = c->rendezvous.death_grace_us;
     o->replacement_wait_us = replacement_wait_us(c);
+    o->replacement_auto = c->rendezvous.replacement_wait_us == ER_FOREVER;
     o->stop_grace_us = c->stop.grace_us;
     o->strike_window_us = c->restart.node_strikes.window_us;
     o->strike_cooldown_us = c->restart.node_strikes.cooldown_us;

@@ -81,6 +81,8 @@ struct er_agent {
     struct er_group *group; /* of the newest generation; NULL before the first */
     bool stop_wanted;       /* the driver asked for this generation's end */
     bool left_said, result_said;
+    bool warming, warm_said;      /* the group is of a generation that is not sealed; it is up */
+    bool told_warm;               /* the driver, that workers can be started that early */
     bool ever_started;            /* a worker, here */
     unsigned checkpoint_failures; /* in a row */
     struct er_recovery recovery;
@@ -157,6 +159,8 @@ uint64_t er_agent_wait_deadline(const struct er_agent *agent);
 void er_agent_on_start(void *user, const struct er_assignment *a);
 void er_agent_on_prepare(void *user, const struct er_assignment *a);
 void er_agent_on_stop(void *user, uint64_t generation, const char *reason);
+/* Workers started ahead of the seal: all that could be done before it is done. */
+void er_agent_warm_step(struct er_agent *agent);
 void er_agent_say_left(struct er_agent *agent);
 void er_agent_take_port(struct er_agent *agent);
 void er_agent_report_drops(struct er_agent *agent, uint64_t now_us);

@@ -252,7 +252,7 @@ void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
         return;
     }
     agent->stop_wanted = true;
-    agent->change.waits = false;
+    agent->change.waits = agent->warming = false;
     if (er_group_gone(agent->group))
         er_agent_say_left(agent);
     else if (is_change(reason) && !agent->draining &&

@@ -264,15 +264,6 @@ static void start_failed(struct er_agent *agent, const struct er_assignment *a, 
         er_agent_fail(agent, rc == ER_E_CONFIG ? ER_CODE_CONFIG : ER_CODE_OSERR, err);
 }
 
-/* Workers are started when their generation is sealed: before that they could do nothing that
- * others see, and have no master yet. */
-void er_agent_on_prepare(void *user, const struct er_assignment *a)
-{
-    struct er_agent *agent = user;
-
-    er_driver_prepared(agent->driver, a->generation);
-}
-
 static void say_generation(struct er_agent *agent, const struct er_assignment *a)
 {
     char why[64] = "";
@@ -351,23 +342,68 @@ static void count_generation(struct er_agent *agent, const struct er_assignment 
     er_agent_goodput_enter(agent, ER_TIME_START, now_us);
 }
 
-void er_agent_on_start(void *user, const struct er_assignment *a)
+static void begin(struct er_agent *agent, const struct er_assignment *a)
+{
+    agent->stop_wanted = agent->left_said = agent->result_said = agent->draining = false;
+    snprintf(agent->events.run, sizeof(agent->events.run), "%s", a->run);
+    er_barriers_begin(agent->barriers, a);
+    agent->ever_started = true;
+}
+
+/* Workers that can wait for the seal come up while the others train on; the rest could do nothing
+ * before it, and has no master yet. */
+void er_agent_on_prepare(void *user, const struct er_assignment *a)
 {
     struct er_agent *agent = user;
     struct er_error err = ER_ERROR_INIT;
     int rc;
 
-    if (er_gpu_wait_hold(agent, a))
+    if (!a->warm || (agent->group && !er_group_gone(agent->group))) {
+        er_driver_prepared(agent->driver, a->generation);
         return;
-    agent->stop_wanted = agent->left_said = agent->result_said = agent->draining = false;
-    snprintf(agent->events.run, sizeof(agent->events.run), "%s", a->run);
-    er_barriers_begin(agent->barriers, a);
+    }
+    agent->warming = true;
+    agent->warm_said = false;
+    begin(agent, a);
+    er_agent_say(agent, "the membership changes: starting %d worker%s for generation %llu",
+                 a->local_size, a->local_size == 1 ? "" : "s", (unsigned long long)a->generation);
+    rc = start_group(agent, a, &err);
+    if (rc)
+        start_failed(agent, a, rc, &err);
+}
+
+void er_agent_warm_step(struct er_agent *agent)
+{
+    if (!agent->warming || agent->warm_said || !agent->group)
+        return;
+    for (int i = 0; i < er_group_size(agent->group); i++) {
+        const struct er_worker *w = er_group_worker(agent->group, i);
+
+        if (er_worker_fsm_alive(&w->fsm) && !w->at_door)
+            return;
+    }
+    agent->warm_said = true;
+    er_driver_prepared(agent->driver, er_group_assignment(agent->group)->generation);
+}
+
+void er_agent_on_start(void *user, const struct er_assignment *a)
+{
+    struct er_agent *agent = user;
+    struct er_error err = ER_ERROR_INIT;
+    bool warm = agent->warming && agent->group && er_group_confirm(agent->group, a);
+    int rc = 0;
+
+    if (!warm && er_gpu_wait_hold(agent, a))
+        return;
+    agent->warming = false;
+    if (!warm)
+        begin(agent, a);
     er_cleanup_fd(&agent->port_fd);
     er_recovery_started(&agent->recovery, a->reason, er_now_us());
-    agent->ever_started = true;
     count_generation(agent, a, er_now_us());
     say_generation(agent, a);
-    rc = start_group(agent, a, &err);
+    if (!warm)
+        rc = start_group(agent, a, &err);
     event_started(agent, a);
     if (rc)
         start_failed(agent, a, rc, &err);

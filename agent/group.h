@@ -67,6 +67,9 @@ bool er_group_parted(const struct er_group *group);
  * workers (and are owed an answer), in the place of the others new ones are started. Errors as
  * er_group_start(); then all are being killed. Parted groups only. */
 int er_group_rejoin(struct er_group *group, const struct er_assignment *a, struct er_error *err);
+/* The generation for which the group was started ahead is sealed: `a` is what it is now. False: not
+ * all its workers are there any more; start it anew. */
+bool er_group_confirm(struct er_group *group, const struct er_assignment *a);
 /* Living workers that have not left their generation. */
 int er_group_acting(const struct er_group *group);
 /* The notice DRAIN to all, when every living worker speaks libelastic; false: nothing was done. */

@@ -117,6 +117,15 @@ void er_group_left(struct er_group *g, struct er_worker *w, struct er_ctlconn *c
         er_group_step_worker(g, w, ER_WORKER_EV_LEFT, now_us, 0);
 }
 
+bool er_group_confirm(struct er_group *g, const struct er_assignment *a)
+{
+    if (g->gone || g->stopping || g->leaving || g->alive_n < g->n || g->n != a->local_size ||
+        g->a.generation != a->generation)
+        return false;
+    g->a = *a;
+    return true;
+}
+
 bool er_group_parted(const struct er_group *g)
 {
     return g->parted && g->alive_n > 0;

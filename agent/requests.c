@@ -126,6 +126,7 @@ static void fill_world(struct er_agent *agent, const struct er_worker *w, struct
     er_ctl_num(ret, (uint64_t)a->nnodes);
     er_ctl_num(ret, a->generation);
     er_ctl_num(ret, a->restarts);
+    er_ctl_num(ret, agent->warming);
     er_ctl_str(ret, agent->config->name);
     er_ctl_str(ret, a->run);
     er_ctl_str(ret, agent->config->node.id);
@@ -174,6 +175,10 @@ static void on_ready(struct er_agent *agent, struct er_worker *w, struct er_ctlc
     uint64_t now_us = er_now_us();
 
     w->rejoins |= m->num_n > 1 && (m->num[1] & ER_CTL_REJOINS);
+    if (w->rejoins && !agent->told_warm) {
+        agent->told_warm = true;
+        er_driver_warm(agent->driver, true);
+    }
     if (er_group_ready(agent->group, w, now_us)) {
         w->ready_us = now_us;
         er_event(&agent->events, "worker_ready", ER_SEVERITY_INFO, w->generation,
@@ -422,6 +427,8 @@ void er_agent_on_request(void *user, struct er_ctlconn *conn, const struct er_ct
         er_ctlconn_status(conn, m->seq, ER_E_STALE, "not a worker of the running generation");
     else if (HANDLERS[m->type].fenced && m->num[0] != w->generation)
         er_ctlconn_status(conn, m->seq, ER_E_STALE, NULL);
-    else
+    else {
+        w->at_door |= HANDLERS[m->type].fenced;
         handle(agent, w, conn, m);
+    }
 }

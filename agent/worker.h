@@ -44,6 +44,7 @@ struct er_worker {
     char *error_file;               /* owned */
     char *message;                  /* owned; its own word about its failure, NULL none */
     char *traceback;                /* owned; from the error file, NULL none */
+    bool at_door;                   /* asked for something that has to wait for the seal */
     bool spoke;                     /* said HELLO: it speaks libelastic */
     bool rejoins;                   /* it answers a STOP by leaving, and lives on */
     bool save_first;                /* when it is asked to leave: with the state on disk */

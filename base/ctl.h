@@ -13,7 +13,9 @@
  *   HELLO    protocol, pid                      -                        WORLD
  *   WORLD    rank, size, local_rank,            job, run, node_id,       -
  *            local_size, node_rank, nnodes,     checkpoint_dir
- *            generation, restarts
+ *            generation, restarts [, 1: it
+ *            is not sealed yet; what is
+ *            fenced waits for that]
  *   READY    generation [, flags:               -                        status
  *            1: answers a STOP with LEFT]
  *   KV_PUT   generation                         key, value               status

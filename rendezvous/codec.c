@@ -84,6 +84,7 @@ static const struct field world_fields[] = {
     W(taken, F_U64, ER_GEN_MAX),
     W(next_go, F_BOOL, 0),
     W(spec, F_U64, 0),
+    W(next_warm, F_BOOL, 0),
 };
 #undef W
 

@@ -102,6 +102,7 @@ struct er_job_record {
     uint32_t next_nnodes, next_size;
     enum er_reason next_reason;
     uint64_t taken; /* highest number claimed ahead, also when nothing came of it */
+    bool next_warm; /* its newcomers may start their workers before the seal */
     bool next_go;   /* everything is prepared: members leave the sealed one */
     uint64_t spec;  /* er_spec_hash() of the spec in force */
 };

@@ -210,6 +210,12 @@ void er_driver_planned(struct er_driver *driver, bool on)
     driver->said.planned_on = on && driver->callbacks.prepare && driver->callbacks.notice;
 }
 
+void er_driver_warm(struct er_driver *driver, bool on)
+{
+    driver->said.warm = true;
+    driver->said.warm_on = on;
+}
+
 void er_driver_prepared(struct er_driver *driver, uint64_t generation)
 {
     driver->said.prepared_generation = generation;
@@ -219,7 +225,7 @@ static bool anything_said(const struct er_driver *d)
 {
     const struct driver_said *s = &d->said;
 
-    return s->port || s->progress || s->result || s->left || s->leave || s->planned ||
+    return s->port || s->progress || s->result || s->left || s->leave || s->planned || s->warm ||
            s->prepared_generation;
 }
 
@@ -236,6 +242,8 @@ static void tell_core(struct er_driver *d)
         driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PORT, .value = s.port_value});
     if (s.planned)
         driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PLANNED, .value = s.planned_on});
+    if (s.warm)
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_WARM, .value = s.warm_on});
     if (s.prepared_generation)
         driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PREPARED,
                                                .generation = s.prepared_generation});

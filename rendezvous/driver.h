@@ -59,6 +59,7 @@ struct er_assignment {
     char master_addr[ER_HOST_TEXT_MAX];
     int master_port;
     uint32_t restarts;  /* counted so far, whole job */
+    bool warm;          /* prepare(): workers may be started; else they wait for the seal */
     const char *reason; /* formed worker_failed worker_hung node_lost node_joined drained preempted
                            scaled */
 };
@@ -150,6 +151,7 @@ struct er_driver_opts {
     uint32_t restart_max;    /* UINT32_MAX: no limit */
     uint64_t restart_window_us, backoff_initial_us, backoff_max_us, join_timeout_us, last_call_us,
         exit_timeout_us, lease_ttl_us, death_grace_us, replacement_wait_us, stop_grace_us;
+    bool replacement_auto;     /* replacement_wait_us holds only till er_driver_warm() */
     uint64_t first_generation; /* numbers start above it (newest generation found in the checkpoint
                                   directory) */
     const char *spec; /* canonical text of the fields that must agree; borrowed for the call */
@@ -214,6 +216,10 @@ void er_driver_leave(struct er_driver *driver, int exit_code, const char *reason
 /* The local workers can be prepared and follow notices; see the callbacks. Changes are planned
  * ahead only where that holds on every node. */
 void er_driver_planned(struct er_driver *driver, bool on);
+/* The workers can be started ahead of the seal: their keys, barriers and commits wait for it. Told
+ * by the agent that leads, changes are made that way (er_assignment.warm), and after a lost node
+ * nobody waits for a replacement where that is left to us. */
+void er_driver_warm(struct er_driver *driver, bool on);
 /* The workers of a claimed generation are up. */
 void er_driver_prepared(struct er_driver *driver, uint64_t generation);
 /* As er_driver_leave(), but the workers may go on until a planned change leaves this node out, or

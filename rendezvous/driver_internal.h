@@ -18,7 +18,7 @@
 
 /* What the owner said, until the next dispatch: a slot each, taken in this order. */
 struct driver_said {
-    bool port, progress, result, failed, left, leave, planned, planned_on;
+    bool port, progress, result, failed, left, leave, planned, planned_on, warm, warm_on;
     uint64_t leave_until_us, prepared_generation;
     int port_value, exit_code;
     uint64_t progress_generation, result_generation, left_generation;

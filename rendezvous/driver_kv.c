@@ -211,6 +211,15 @@ void driver_kv_done(struct er_driver *d)
         op_free(ER_LIST_ITEM(d->ops.next, struct op, node));
 }
 
+/* Its generation is claimed, and not sealed yet. */
+static bool held(const struct op *op)
+{
+    const struct er_rdzv *core = op->driver->core;
+
+    return op->state == OP_SEND && op->kind != OP_REQUEST && core->preparing &&
+           core->run == ER_RUN_UP && op->generation == core->run_generation;
+}
+
 void driver_kv_stop(struct er_driver *d, uint64_t generation)
 {
     if (generation > d->stopped)
@@ -218,7 +227,7 @@ void driver_kv_stop(struct er_driver *d, uint64_t generation)
     er_list_for_each (node, &d->ops) {
         struct op *op = ER_LIST_ITEM(node, struct op, node);
 
-        if (op->generation <= d->stopped && op->state == OP_WAIT)
+        if (op->generation <= d->stopped && (op->state == OP_WAIT || held(op)))
             driver_op_answer(op, ER_E_STALE);
     }
 }
@@ -253,7 +262,8 @@ void driver_kv_end(struct er_driver *d)
 
 static uint64_t due(const struct op *op)
 {
-    uint64_t at = op->state == OP_SEND || op->state == OP_ANSWER ? op->due_us : ER_FOREVER;
+    bool acts = (op->state == OP_SEND && !held(op)) || op->state == OP_ANSWER;
+    uint64_t at = acts ? op->due_us : ER_FOREVER;
 
     return op->deadline_us && op->deadline_us < at && op->state != OP_FLIGHT ? op->deadline_us : at;
 }
@@ -276,7 +286,7 @@ static void run_op(struct op *op)
 
     if (op->state == OP_ANSWER)
         driver_op_finish(op, op->rc, NULL, 0);
-    else if (op->state == OP_SEND && op->due_us <= now_us)
+    else if (op->state == OP_SEND && op->due_us <= now_us && !held(op))
         driver_op_send(op);
     else if (op->state != OP_FLIGHT && op->deadline_us && op->deadline_us <= now_us)
         driver_op_finish(op, -ETIMEDOUT, NULL, 0);

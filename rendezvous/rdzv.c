@@ -375,6 +375,9 @@ static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
     case ER_EV_PLANNED:
         c->planned = e->value != 0;
         break;
+    case ER_EV_WARM:
+        c->warm = e->value != 0;
+        break;
     case ER_EV_PREPARED:
         if (c->preparing && e->generation == c->run_generation)
             c->prepared = e->generation;

@@ -105,6 +105,7 @@ enum er_rdzv_event_kind {
     ER_EV_PROGRESS,
     ER_EV_LEAVE,
     ER_EV_PLANNED, /* value: able to */
+    ER_EV_WARM,    /* value: workers can be started before the seal */
     ER_EV_PREPARED,
     ER_EV_FORGET /* the store has gone back (restored, or empty): its revisions begin anew. Comes
                   * with a read that follows; no decision yet */
@@ -216,6 +217,7 @@ struct er_rdzv {
     struct er_leader leader;
     unsigned char leader_bytes[ER_LEADER_BYTES_MAX]; /* the record as it was written */
     size_t leader_n;
+    bool warm;               /* its own workers could */
     bool planned, preparing; /* preparing: what runs is claimed, not sealed */
     bool prepare_failed;
     uint64_t prepared, noticed;

@@ -65,6 +65,7 @@ void rdzv_change(struct er_rdzv *c, const struct rdzv_survey *s, enum er_reason 
     w.next_nnodes = c->plan.nnodes;
     w.next_size = c->plan.world_size;
     w.next_reason = reason;
+    w.next_warm = c->warm;
     w.next_go = false;
     write_next(c, &w);
 }

@@ -68,7 +68,7 @@ static bool time_to_seal(struct er_rdzv *c, const struct rdzv_survey *s,
         return rdzv_due(c, er_deadline_in(c->min_met_us, c->opts.last_call_us));
     if (j->reason == ER_REASON_NODE_LOST && usable(c, s) < w->last_nnodes &&
         usable(c, s) < w->max_nodes)
-        wait = c->opts.replacement_wait_us;
+        wait = c->opts.replacement_auto && c->warm ? 0 : c->opts.replacement_wait_us;
     else if (j->has_cause && j->charge)
         wait = rdzv_backoff(c, j->early ? w->early_row + 1 : 0);
     return rdzv_due(c, er_deadline_in(c->settled_us, wait));

@@ -158,7 +158,7 @@ void rdzv_clear_next(struct er_job_record *w)
     w->next = w->next_nonce = 0;
     w->next_nnodes = w->next_size = 0;
     w->next_reason = ER_REASON_FORMED;
-    w->next_go = false;
+    w->next_go = w->next_warm = false;
 }
 
 /* Long enough to stop workers, and for a dead node to be missed: its lease may be extended once, by

@@ -254,6 +254,7 @@ static void prepare_workers(struct er_rdzv *c)
     s->local_size = c->opts.slots;
     s->world_size = (int)w->next_size;
     s->restarts = w->restarts;
+    s->warm = w->next_warm;
     s->reason = er_reason_name(w->next_reason);
     c->run_generation = w->next;
     c->run_nonce = w->next_nonce;

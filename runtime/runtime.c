@@ -19,6 +19,7 @@
 /* How long an agent may take to answer a request that does not wait for anything; connecting and
  * the first answer together. */
 #define ANSWER_TIMEOUT_US (10 * ER_US_PER_S)
+#define AHEAD_TIMEOUT_US  (3600 * ER_US_PER_S) /* the agent ends us when it comes to nothing */
 /* Strings of WORLD, in order. */
 enum { TEXT_JOB, TEXT_RUN, TEXT_NODE_ID, TEXT_CHECKPOINT_DIR, TEXT_COUNT };
 /* Numbers of WORLD, in order. */
@@ -31,7 +32,8 @@ enum {
     NUM_NNODES,
     NUM_GENERATION,
     NUM_RESTARTS,
-    NUM_COUNT
+    NUM_COUNT,
+    NUM_AHEAD = NUM_COUNT /* may be missing */
 };
 
 _Static_assert(ER_KEY_MAX == ER_CTL_KEY_MAX && ER_VALUE_MAX == ER_CTL_VALUE_MAX &&
@@ -42,6 +44,7 @@ struct er_ctx {
     bool with_agent;
     bool left;    /* BYE was said */
     bool rejoins; /* er_rejoin_offer() */
+    bool ahead;   /* the generation is not sealed yet, as far as is known: requests wait for it */
     struct er_ctl_client client;
     struct er_page *page; /* mapped; NULL without an agent */
     /* Last finished step when start-up ended: what was loaded, not done here. */
@@ -96,6 +99,7 @@ static int read_world(struct er_ctx *ctx, const struct er_ctl_msg *msg, struct e
     for (int i = 0; i <= NUM_NNODES; i++)
         if (msg->num[i] > INT_MAX)
             return er_error_set(err, ER_E_PROTOCOL, "the agent's answer is out of range");
+    ctx->ahead = msg->num_n > NUM_AHEAD && msg->num[NUM_AHEAD];
     ctx->world = (struct er_world){
         .rank = (int)msg->num[NUM_RANK],
         .size = (int)msg->num[NUM_SIZE],
@@ -207,9 +211,12 @@ int er_ctx_adopt(struct er_ctx **ret, int fd, struct er_page *page, struct er_er
 static int ask(struct er_ctx *ctx, struct er_ctl_msg *request, uint64_t timeout_us,
                const char *what, struct er_ctl_msg *ret, struct er_error *err)
 {
-    int rc = er_ctl_client_call(&ctx->client, request, timeout_us, ret, err);
+    int rc = er_ctl_client_call(&ctx->client, request, ctx->ahead ? AHEAD_TIMEOUT_US : timeout_us,
+                                ret, err);
     if (rc < 0)
         return er_error_wrap(err, rc, "%s", what);
+    if (request->type == ER_CTL_KV_PUT || request->type == ER_CTL_KV_ADD)
+        ctx->ahead = false; /* it was answered, so the generation is sealed */
     if (ret->type != ER_CTL_REPLY)
         return er_error_set(err, ER_E_PROTOCOL, "%s: unexpected answer %s", what,
                             er_ctl_type_name(ret->type));

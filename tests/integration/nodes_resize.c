@@ -34,7 +34,8 @@ static void expect_whole(struct elastic_case *e, int node, int lives)
     }
 }
 
-/* The third node gets the state of the two others, who go on in process. */
+/* The third node gets the state of the two others, who go on in process; its workers have come up
+ * while the others trained on. */
 static void a_node_joins(void)
 {
     struct elastic_case e;
@@ -47,6 +48,7 @@ static void a_node_joins(void)
     two = elastic_wait(&e, 0, 0, 10, 4);
     elastic_start(&e, 2);
     elastic_wait(&e, 2, two, 11, 6);
+    er_tap_check(er_test_wait_err(&e.n.p[2], "starting 2 workers for generation", NODES_WAIT));
     elastic_hurry(&e);
     er_tap_check(nodes_end_with(&e.n, 0));
     for (int i = 0; i < 3; i++) {
