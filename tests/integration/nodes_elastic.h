@@ -61,8 +61,8 @@ static inline void elastic_start_with(struct elastic_case *e, int node, const ch
     snprintf(nproc, sizeof(nproc), "--nproc-per-node=%d", e->per_node);
     node_start(&e->n, node,
                ARGS(nproc, "--max-restarts=40", e->last_call ? e->last_call : LAST_CALL,
-                    extra ? extra : "--set=stop.grace=10s",
-                    e->saves ? dir : "--set=stop.grace=10s", er_test_bin(e->program), "worker"));
+                    extra ? extra : "--set=resize.settle=0s",
+                    e->saves ? dir : "--set=resize.settle=0s", er_test_bin(e->program), "worker"));
 }
 
 static inline void elastic_start(struct elastic_case *e, int node)

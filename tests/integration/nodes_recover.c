@@ -114,6 +114,31 @@ static void a_node_vanishes(void)
     elastic_end(&e);
 }
 
+/* A survivor that hangs does not leave its generation: when its time is over it is killed and
+ * started anew, and the others go on with their memory. */
+static void a_survivor_that_hangs_is_started_anew(void)
+{
+    struct elastic_case e;
+    unsigned long long before;
+
+    elastic_begin(&e, PROGRAM, "2", 2);
+    elastic_start_with(&e, 0, "--set=stop.grace=1s");
+    elastic_start_with(&e, 1, "--set=stop.grace=1s");
+    before = elastic_wait(&e, 0, 0, 5, 4);
+    kill(elastic_pid(&e, 0, 1), SIGSTOP);
+    kill(elastic_pid(&e, 1, 0), SIGKILL);
+    elastic_wait(&e, 0, before, 6, 4);
+    elastic_hurry(&e);
+    er_tap_check(nodes_end_with(&e.n, 0));
+    elastic_expect_lives(&e, 0, 0, 1);
+    elastic_expect_lives(&e, 0, 1, 2);
+    elastic_expect_lives(&e, 1, 0, 2);
+    elastic_expect_lives(&e, 1, 1, 1);
+    elastic_expect_exact(&e, 0);
+    elastic_expect_exact(&e, 1);
+    elastic_end(&e);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
@@ -123,6 +148,7 @@ int main(int argc, char **argv)
         {"a_node_is_killed", a_node_is_killed, 0},
         {"the_first_node_is_killed", the_first_node_is_killed, 0},
         {"a_node_vanishes", a_node_vanishes, 0},
+        {"a_survivor_that_hangs_is_started_anew", a_survivor_that_hangs_is_started_anew, 0},
     };
 
     if (argc > 1 && strcmp(argv[1], "worker") == 0)
