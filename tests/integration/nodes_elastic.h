@@ -53,21 +53,27 @@ static inline void elastic_kill_at(struct elastic_case *e, const char *list)
     er_tap_require(setenv("WORKER_KILL", e->kill, 1) == 0);
 }
 
-static inline void elastic_start_with(struct elastic_case *e, int node, const char *extra)
+/* With two options more. */
+static inline void elastic_start_more(struct elastic_case *e, int node, const char *one,
+                                      const char *two)
 {
     char nproc[32], dir[ER_TEST_PATH_MAX + 64];
 
     snprintf(dir, sizeof(dir), "--set=checkpoint.dir=%s/ckpt", e->n.c.dir);
     snprintf(nproc, sizeof(nproc), "--nproc-per-node=%d", e->per_node);
     node_start(&e->n, node,
-               ARGS(nproc, "--max-restarts=40", e->last_call ? e->last_call : LAST_CALL,
-                    extra ? extra : "--set=resize.settle=0s",
+               ARGS(nproc, "--max-restarts=40", e->last_call ? e->last_call : LAST_CALL, one, two,
                     e->saves ? dir : "--set=resize.settle=0s", er_test_bin(e->program), "worker"));
+}
+
+static inline void elastic_start_with(struct elastic_case *e, int node, const char *extra)
+{
+    elastic_start_more(e, node, extra, extra);
 }
 
 static inline void elastic_start(struct elastic_case *e, int node)
 {
-    elastic_start_with(e, node, NULL);
+    elastic_start_with(e, node, "--set=resize.settle=0s");
 }
 
 /* The run may come to its end. */

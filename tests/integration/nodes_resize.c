@@ -202,6 +202,31 @@ static void a_change_may_happen_at_once(void)
     elastic_end(&e);
 }
 
+/* resize.at: checkpoint waits for the next one that is on disk, on every node. */
+static void a_change_may_wait_for_a_checkpoint(void)
+{
+    struct elastic_case e;
+    unsigned long long one = 0;
+
+    elastic_begin(&e, PROGRAM, "1:2", 2);
+    e.saves = true;
+    for (int i = 0; i < 2; i++) {
+        elastic_start_more(&e, i, "--set=resize.at=checkpoint", "--set=checkpoint.every_steps=30");
+        if (i == 0)
+            one = elastic_wait(&e, 0, 0, 10, 2);
+    }
+    elastic_wait(&e, 1, one, 31, 4);
+    er_tap_check(case_has(&e.n.c, "ckpt/step-000000000030"));
+    elastic_hurry(&e);
+    er_tap_check(nodes_end_with(&e.n, 0));
+    for (int i = 0; i < 2; i++) {
+        expect_whole(&e, i, 1);
+        elastic_expect_exact(&e, i);
+    }
+    elastic_audit(&e);
+    elastic_end(&e);
+}
+
 enum deed { KILL_WORKER, KILL_NODE, LEAVE, JOIN, DEED_COUNT };
 
 static int any_node(const struct elastic_case *e, bool started, unsigned *seed)
@@ -306,6 +331,7 @@ int main(int argc, char **argv)
         {"who_is_left_below_the_minimum_waits_in_memory",
          who_is_left_below_the_minimum_waits_in_memory, 0},
         {"or_the_job_ends_where_it_is_wanted", or_the_job_ends_where_it_is_wanted, 0},
+        {"a_change_may_wait_for_a_checkpoint", a_change_may_wait_for_a_checkpoint, 0},
         {"changes_in_random_order", changes_in_random_order, 120},
         {"a_change_may_happen_at_once", a_change_may_happen_at_once, 0},
     };

@@ -457,7 +457,7 @@ Test(train, failed_checkpoints_do_not_end_training)
     cr_expect_eq(run.rc, 0, "%s", run.err.text);
     cr_expect_eq(run.result.steps, STEPS);
     cr_expect_eq(run.toy->last_line.event, ER_TRAIN_SAVE_FAILED);
-    cr_expect_eq(run.toy->lines, 5); /* steps 5, 10, 15, 20, 21 */
+    cr_expect_eq(run.toy->lines, 6); /* steps 5, 10, 15, 20, 21; the ledger's end */
     tear_down(&run);
     unlink(dir);
 }
