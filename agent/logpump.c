@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -35,7 +34,7 @@ struct er_logpump {
     pthread_mutex_t lock; /* of the streams' state */
     pthread_cond_t left;  /* a thread has left a stream that is held */
     int epoll_fd, stop_fd;
-    size_t streams_n, workers_n, workers_max;
+    size_t streams_n, workers_n;
     struct worker workers[ER_LOGPUMP_THREADS];
     struct er_logpump_desk own; /* of the loop's thread */
     /* A stream's memory stays with the pump: an event that a thread has just been given may name
@@ -139,15 +138,6 @@ static int start_thread(struct er_logpump *pump)
     return 0;
 }
 
-/* At least two: a file that stands still must not hold up all others. */
-static size_t wanted_threads(void)
-{
-    cpu_set_t set;
-    size_t n = sched_getaffinity(0, sizeof(set), &set) == 0 ? (size_t)CPU_COUNT(&set) : 1;
-
-    return n < 2 ? 2 : n < ER_LOGPUMP_THREADS ? n : ER_LOGPUMP_THREADS;
-}
-
 int er_logpump_new(struct er_logpump **ret, struct er_error *err)
 {
     struct er_logpump *pump = calloc(1, sizeof(*pump));
@@ -172,7 +162,6 @@ static int open_pump(struct er_logpump *pump, struct er_error *err)
 
     if (pump->epoll_fd >= 0)
         return 0;
-    pump->workers_max = wanted_threads();
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (epoll_fd < 0 || stop_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, stop_fd, &stop) < 0)
@@ -207,7 +196,7 @@ int er_logpump_add(struct er_logpump *pump, int fd, er_logpump_fn fn, void *user
 
     if (rc)
         return rc;
-    if (pump->workers_n < pump->workers_max && pump->workers_n <= pump->streams_n)
+    if (pump->workers_n < ER_LOGPUMP_THREADS && pump->workers_n <= pump->streams_n)
         rc = start_thread(pump);
     if (rc && !pump->workers_n)
         return er_error_set(err, rc, "start a thread for logs: %s", er_error_name(rc));

@@ -1,8 +1,9 @@
 #pragma once
 /*
- * The threads that carry workers' output: one for each stream and CPU, but at least two and at
- * most ER_LOGPUMP_THREADS, started as streams come. They keep bulk copying, and a slow disk under
- * it, away from the agent's one loop, and are all that runs beside it.
+ * The threads that carry workers' output: one for each stream, at most ER_LOGPUMP_THREADS (also on
+ * one CPU: a file that stands still must not hold up all others), started as streams come. They
+ * keep bulk copying, and a slow disk under it, away from the agent's one loop, and are all that
+ * runs beside it.
  *
  * A stream belongs to one thread at a time: to one of the pump's while it is in the stream's
  * function, and to the loop's between er_logpump_hold() and er_logpump_release(). So what is in a
