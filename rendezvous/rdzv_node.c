@@ -125,6 +125,13 @@ static bool registered(const struct er_rdzv *c)
            c->k_node.lease == c->lease;
 }
 
+/* Own keys are watched one by one: the record that came with a new run may be seen before the run,
+ * and the old one's end is not this node's. The transaction's answer, or a read, shows both. */
+static bool world_is_older(const struct er_rdzv *c)
+{
+    return c->k_world.present && rdzv_terminal(&c->world) && c->k_world.rev < c->k_node.mod_rev;
+}
+
 /* A run that is over is followed by another at once, a running one only if no node is left of it.
  */
 static bool begins_run(const struct er_rdzv *c)
@@ -136,7 +143,7 @@ static void join(struct er_rdzv *c)
 {
     struct er_rdzv_lane *lane = &c->lanes[ER_LANE_OWN];
 
-    if (registered(c)) {
+    if (registered(c) && !world_is_older(c)) {
         c->registered_once = true;
         c->taken_us = 0;
         rdzv_set_state(c, ER_RDZV_IN);
