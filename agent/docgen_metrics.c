@@ -55,6 +55,7 @@ int er_docgen_metrics(struct er_buf *out)
         "| `/events` | what the page listens to: server-sent events `history` and `status`, five "
         "a second; 8 streams at most |\n"
         "| `/healthz` | `ok` as long as the agent's loop runs |\n\n"
+        "![the page](page.png)\n\n"
         "`http.token_file` names a file with a token that `/metrics`, `/status.json` and `/events` "
         "then ask for\n(`Authorization: Bearer TOKEN`, or `?token=TOKEN`; the page asks for it). "
         "There is no TLS: to be reached from other\nhosts put a proxy before it. Without a port: "
