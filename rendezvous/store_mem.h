@@ -37,6 +37,9 @@ enum er_store_mem_fault {
 void er_store_mem_fault(struct er_store *store, enum er_store_mem_fault fault, uint64_t delay_us);
 /* Answers and watch events of this client are delivered that much later (0: at once). */
 void er_store_mem_delay(struct er_store *store, uint64_t reply_us, uint64_t watch_us);
+/* What happens to `key` reaches this client's watch of it alone that much later still, as watches
+ * of etcd overtake each other; one key at a time, borrowed. */
+void er_store_mem_lag(struct er_store *store, struct er_bytes key, uint64_t lag_us);
 /* Cut off: requests answer -ENOTCONN, watches are silent, leases are not kept alive. */
 void er_store_mem_cut(struct er_store *store, bool cut);
 /* Nothing arrives at this client: its requests are carried out, their answers are given up after 5

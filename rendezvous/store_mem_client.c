@@ -128,6 +128,14 @@ static size_t next_event(const struct mem_client *c, struct mem_watch *w)
     return s->event_n;
 }
 
+static uint64_t lag_of(const struct mem_client *c, const struct mem_watch *w)
+{
+    bool lags = c->lag_us && w->key.len == c->lag_key.len &&
+                memcmp(w->key.data, c->lag_key.data, w->key.len) == 0;
+
+    return lags ? c->lag_us : 0;
+}
+
 /* When the watch has something to say; ER_FOREVER: nothing. */
 static uint64_t watch_due(const struct mem_client *c, struct mem_watch *w)
 {
@@ -140,8 +148,9 @@ static uint64_t watch_due(const struct mem_client *c, struct mem_watch *w)
     if (w->next_rev <= c->store->compacted)
         return 0;
     i = next_event(c, w);
-    return i == c->store->event_n ? ER_FOREVER
-                                  : er_deadline_in(c->store->events[i].at_us, c->watch_delay_us);
+    if (i == c->store->event_n)
+        return ER_FOREVER;
+    return er_deadline_in(c->store->events[i].at_us, c->watch_delay_us + lag_of(c, w));
 }
 
 static int reserve_scratch(struct mem_client *c, size_t n)

@@ -40,6 +40,12 @@ void er_store_mem_delay(struct er_store *store, uint64_t reply_us, uint64_t watc
     mem_client_of(store)->watch_delay_us = watch_us;
 }
 
+void er_store_mem_lag(struct er_store *store, struct er_bytes key, uint64_t lag_us)
+{
+    mem_client_of(store)->lag_key = key;
+    mem_client_of(store)->lag_us = lag_us;
+}
+
 /* Cut off or deaf begins or ends. */
 static void note_reach(struct mem_client *c, bool within)
 {

@@ -131,6 +131,8 @@ struct mem_client {
     uint64_t resumed_us;         /* neither, after one of them, since when */
     enum er_store_mem_fault fault;
     uint64_t fault_delay_us, reply_delay_us, watch_delay_us;
+    struct er_bytes lag_key; /* borrowed */
+    uint64_t lag_us;
     struct er_store_event *scratch; /* one revision's events */
     size_t scratch_cap;
 };

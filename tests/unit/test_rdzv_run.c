@@ -44,6 +44,21 @@ Test(rdzv_run, a_new_run_follows_when_asked_for_and_numbers_go_on)
     end();
 }
 
+Test(rdzv_run, an_older_end_that_is_seen_beside_the_own_new_record_is_not_ours)
+{
+    static const char WORLD[] = "/elastic-run/job/j/world";
+
+    finish_first();
+    base.new_run = ER_NEW_RUN_AUTO;
+    up(0);
+    er_store_mem_delay(nodes[0].client, 2 * ER_US_PER_S, 0); /* watches tell first */
+    er_store_mem_lag(nodes[0].client, (struct er_bytes){WORLD, sizeof(WORLD) - 1}, ER_US_PER_S);
+    pass(120 * ER_US_PER_S);
+    cr_assert_not(nodes[0].over);
+    cr_assert_gt(nodes[0].running, 1u);
+    end();
+}
+
 Test(rdzv_run, a_running_job_is_joined_whatever_was_asked)
 {
     begin(1, 2);
