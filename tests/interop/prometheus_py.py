@@ -4,6 +4,7 @@
 promtool reads the text form 0.0.4 only; prometheus_client's parser checks OpenMetrics; headless Chromium draws the page.
 """
 
+import base64
 import json
 import os
 import re
@@ -102,19 +103,86 @@ def rules_use_metrics_that_exist(folder):
     assert len(names) >= 8 and all(f"`{name}`" in known for name in names), names
 
 
+class Browser:
+    """Headless Chromium, spoken to over its debugging pipe: JSON messages that end in NUL, on descriptors 3 and 4."""
+
+    def __init__(self, program, folder):
+        to_browser, self.writer = os.pipe()
+        self.reader, from_browser = os.pipe()
+        self.rest, self.last_id, self.complaints = b"", 0, []
+
+        def place():
+            low, high = os.dup(to_browser), os.dup(from_browser)  # either may be 3 or 4 itself
+            os.dup2(low, 3)
+            os.dup2(high, 4)
+
+        self.process = subprocess.Popen([program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                                         "--window-size=1140,940", "--remote-debugging-pipe", "about:blank"], preexec_fn=place,
+                                        close_fds=False, env=environment(folder), stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL)
+        os.close(to_browser)
+        os.close(from_browser)
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.call("Runtime.enable", session=self.session)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+        os.close(self.reader)
+        os.close(self.writer)
+
+    def message(self):
+        while b"\0" not in self.rest:
+            data = os.read(self.reader, 1 << 20)
+            assert data, "the browser has ended"
+            self.rest += data
+        text, self.rest = self.rest.split(b"\0", 1)
+        return json.loads(text)
+
+    def call(self, method, session=None, **parameters):
+        self.last_id += 1
+        request = {"id": self.last_id, "method": method, "params": parameters, **({"sessionId": session} if session else {})}
+        os.write(self.writer, json.dumps(request).encode() + b"\0")
+        while True:
+            answer = self.message()
+            if answer.get("method") == "Runtime.exceptionThrown":
+                self.complaints.append(answer["params"]["exceptionDetails"])
+            if answer.get("id") == self.last_id:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def open(self, url):
+        self.call("Page.navigate", session=self.session, url=url)
+
+    def value(self, expression):
+        return self.call("Runtime.evaluate", session=self.session, expression=expression)["result"].get("value")
+
+    def picture(self, path):
+        data = self.call("Page.captureScreenshot", session=self.session)["data"]
+        with open(path, "wb") as f:
+            f.write(base64.b64decode(data))
+
+
 @case
 def browser_draws_the_page(folder):
-    browser = shutil.which("chromium")
-    if not browser:
+    program = shutil.which("chromium")
+    if not program:
         return
-    picture = os.environ.get("ER_PAGE_PICTURE", os.path.join(folder, "page.png"))
-    with Job(folder) as job:
-        done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1140,940",
-                               "--timeout=6000", "--enable-logging=stderr", f"--screenshot={picture}", job.url + "/"],
-                              capture_output=True, text=True, check=True, timeout=DEADLINE_S, env=environment(folder))
-    assert "Uncaught" not in done.stderr and "Refused to" not in done.stderr, done.stderr
-    # Cards, plots and tables with something in them; without the stream it is less than half of that.
-    assert os.path.getsize(picture) > 45000, os.path.getsize(picture)
+    with Job(folder) as job, Browser(program, folder) as browser:
+        browser.open(job.url + "/")
+        for what in ('document.getElementById("job").textContent === "prometheus"',
+                     'document.getElementById("phase").textContent === "running"',
+                     'document.getElementById("generations").textContent.includes("worker_failed")',
+                     'document.querySelectorAll("#rate polyline, #loss polyline").length === 2',
+                     'document.querySelectorAll("#ranks tr").length === 4',
+                     'document.getElementById("tiles").textContent.includes("2 left")'):
+            wait_for(lambda expression=what: browser.value(expression))
+        browser.picture(os.environ.get("ER_PAGE_PICTURE", os.path.join(folder, "page.png")))
+        assert not browser.complaints, browser.complaints
 
 
 if not os.path.exists(os.path.join(BUILD, "er_http.so")):
