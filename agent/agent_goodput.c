@@ -6,9 +6,8 @@
 #include "agent/agent_internal.h"
 #include "base/clock.h"
 
-#define PATIENCE_US                                                                                \
-    (60 * ER_US_PER_S) /* who is ready that long and reports no step reports none                  \
-                        */
+/* Who reports no step for that long reports none. */
+#define PATIENCE_US (60 * ER_US_PER_S)
 
 /* What the workers of the running generation have done so far. */
 struct begun {

@@ -1,11 +1,9 @@
 /* http.listen: /metrics, /healthz, /status.json, /events (a stream for the page) and the page. */
 #include <errno.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "agent/agent_internal.h"
 #include "agent/http_history.h"
@@ -19,10 +17,9 @@
 #include "base/log.h"
 #include "base/module.h"
 
-#define LIVE_EVERY_US   (200 * ER_US_PER_MS) /* while somebody watches */
-#define POINT_EVERY_US  (1 * ER_US_PER_S)
-#define TOKEN_MAX       1024
-#define STREAM_TEXT_MAX (ER_STATUS_MAX + 64u * 1024)
+#define LIVE_EVERY_US  (200 * ER_US_PER_MS) /* while somebody watches */
+#define POINT_EVERY_US (1 * ER_US_PER_S)
+#define TOKEN_MAX      1024
 
 struct er_http_server {
     struct er_agent *agent;
@@ -275,14 +272,16 @@ static void remember(struct er_http_server *s, uint64_t now_us)
 
     if (a)
         er_history_generation(&s->history, at_ms, a->generation, a->world_size, a->reason);
-    if (!w || !w->page || now_us < s->point_us)
+    if (now_us < s->point_us)
+        return;
+    s->point_us = er_deadline_in(now_us, POINT_EVERY_US);
+    if (!w || !w->page)
         return;
     p = &w->page->from_worker;
     bits = atomic_load(&p->loss_bits);
     memcpy(&loss, &bits, sizeof(loss));
     if (atomic_load(&p->step_us) > 0)
         er_history_point(&s->history, at_ms, atomic_load(&p->step), atomic_load(&p->samples), loss);
-    s->point_us = er_deadline_in(now_us, POINT_EVERY_US);
 }
 
 static void publish(struct er_http_server *s, uint64_t now_us)

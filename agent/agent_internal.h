@@ -164,10 +164,10 @@ void er_agent_warm_step(struct er_agent *agent);
 void er_agent_say_left(struct er_agent *agent);
 void er_agent_take_port(struct er_agent *agent);
 void er_agent_report_drops(struct er_agent *agent, uint64_t now_us);
-/* A failure of ours: stop everything, exit with `code`. */
 /* checkpoint.dir is this job's from now on, where it can be told: again when --fresh has made a new
  * one. -EBUSY: it is another job's. */
 int er_agent_hold_checkpoints(struct er_agent *agent, struct er_error *err);
+/* A failure of ours: stop everything, exit with `code`. */
 void er_agent_fail(struct er_agent *agent, int code, const struct er_error *err);
 
 /* agent_say.c: what the person in front of the terminal should know. One line each. */

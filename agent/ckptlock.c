@@ -47,8 +47,12 @@ static int try_lock(int fd, const char *job, char ret_other[NAME_MAX_BYTES])
 
     if (rc == 0)
         rc = write_name(fd, job);
-    else if (!is_held(rc))
-        return -errno;
+    else if (is_held(rc))
+        rc = 0;
+    else
+        rc = -errno;
+    if (rc < 0)
+        return rc;
     if (flock(fd, LOCK_SH | LOCK_NB) < 0)
         return is_held(-1) ? 1 : -errno;
     read_name(fd, ret_other); /* turning one lock into the other lets others in between */

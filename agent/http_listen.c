@@ -1,5 +1,6 @@
 #include "agent/http_listen.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <string.h>
@@ -15,11 +16,12 @@ int er_http_listen_parse(const char *text, struct er_http_listen *ret, struct er
 {
     const char *colon = strrchr(text, ':');
     size_t n = colon ? (size_t)(colon - text) : 0;
+    const char *host = text;
     struct er_http_listen listen = {{0}, {0}};
     uint64_t port;
 
     if (n >= 2 && text[0] == '[' && text[n - 1] == ']') {
-        text++;
+        host++;
         n -= 2;
     } else if (memchr(text, ':', n)) {
         n = 0; /* IPv6 without brackets: where does the port begin? */
@@ -30,7 +32,7 @@ int er_http_listen_parse(const char *text, struct er_http_listen *ret, struct er
                             text);
     if (er_parse_u64(colon + 1, 0, 65535, &port, err))
         return er_error_wrap(err, ER_E_CONFIG, "port");
-    memcpy(listen.host, text, n);
+    memcpy(listen.host, host, n);
     strcpy(listen.port, colon + 1);
     *ret = listen;
     return 0;
@@ -38,8 +40,10 @@ int er_http_listen_parse(const char *text, struct er_http_listen *ret, struct er
 
 bool er_http_listen_is_local(const struct er_http_listen *listen)
 {
+    struct in_addr v4;
+
     return !strcmp(listen->host, "localhost") || !strcmp(listen->host, "::1") ||
-           !strncmp(listen->host, "127.", 4);
+           (inet_pton(AF_INET, listen->host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
 }
 
 static int open_one(const struct addrinfo *at, int *ret_fd)

@@ -24,7 +24,7 @@ struct er_http_reply {
     const char *type; /* Content-Type */
     const char *data; /* lent until the call returns */
     size_t n;
-    /* The connection stays open and gets every er_http_ops.publish(), as server-sent events; `data`
+    /* The connection stays open and gets every publish(), as server-sent events; `data`
      * comes first. */
     bool stream;
 };

@@ -317,7 +317,8 @@ struct er_log_drops er_logfwd_take_drops(struct er_logfwd *f)
 {
     struct er_log_drops drops;
 
-    er_logpump_hold(f->stream);
+    if (!er_logpump_try_hold(f->stream))
+        return (struct er_log_drops){0};
     drops = f->drops;
     f->drops = (struct er_log_drops){0};
     er_logpump_release(f->stream);

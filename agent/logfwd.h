@@ -54,5 +54,5 @@ void er_logfwd_drain(struct er_logfwd *fwd);
 const char *er_logfwd_tail(struct er_logfwd *fwd);
 /* The log file; NULL: none. */
 const char *er_logfwd_path(const struct er_logfwd *fwd);
-/* What was dropped since the last call. */
+/* What was dropped since the last call; nothing yet of a stream whose file is being written to. */
 struct er_log_drops er_logfwd_take_drops(struct er_logfwd *fwd);

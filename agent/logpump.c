@@ -64,11 +64,12 @@ static int desk_init(struct er_logpump_desk *desk)
     return -ENOMEM;
 }
 
-static void watch(struct er_logpump_stream *s, int how)
+/* What has been added cannot fail to be watched again. */
+static int watch(struct er_logpump_stream *s, int how)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.ptr = s};
 
-    (void)epoll_ctl(s->pump->epoll_fd, how, s->fd, &event);
+    return epoll_ctl(s->pump->epoll_fd, how, s->fd, &event) < 0 ? -errno : 0;
 }
 
 static bool enter(struct er_logpump *pump, struct er_logpump_stream *s)
@@ -212,8 +213,12 @@ int er_logpump_add(struct er_logpump *pump, int fd, er_logpump_fn fn, void *user
     s->busy = s->held = s->ended = false;
     er_list_push_back(&pump->live, &s->node);
     pump->streams_n++;
-    watch(s, EPOLL_CTL_ADD);
+    rc = watch(s, EPOLL_CTL_ADD);
     pthread_mutex_unlock(&pump->lock);
+    if (rc) {
+        er_logpump_remove(s);
+        return er_error_set(err, rc, "watch a worker's output: %s", er_error_name(rc));
+    }
     *ret = s;
     return 0;
 }
@@ -228,6 +233,14 @@ struct er_logpump_desk *er_logpump_hold(struct er_logpump_stream *s)
         pthread_cond_wait(&pump->left, &pump->lock);
     pthread_mutex_unlock(&pump->lock);
     return &pump->own;
+}
+
+bool er_logpump_try_hold(struct er_logpump_stream *s)
+{
+    pthread_mutex_lock(&s->pump->lock);
+    s->held = !s->busy;
+    pthread_mutex_unlock(&s->pump->lock);
+    return s->held;
 }
 
 void er_logpump_release(struct er_logpump_stream *s)

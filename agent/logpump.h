@@ -41,6 +41,8 @@ int er_logpump_add(struct er_logpump *pump, int fd, er_logpump_fn fn, void *user
                    struct er_logpump_stream **ret, struct er_error *err);
 /* Keeps the pump's threads out, waiting for the one that is in; returns the caller's own desk. */
 struct er_logpump_desk *er_logpump_hold(struct er_logpump_stream *stream);
+/* The same without waiting; false: a thread is in it, which may take as long as its file. */
+bool er_logpump_try_hold(struct er_logpump_stream *stream);
 void er_logpump_release(struct er_logpump_stream *stream);
 /* Held. The stream is forgotten. */
 void er_logpump_remove(struct er_logpump_stream *stream);

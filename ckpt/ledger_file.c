@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "base/file.h"
 #include "ckpt/folder.h"
 #include "ckpt/ledger.h"
@@ -41,9 +42,10 @@ int er_ledger_append(const char *dir, const struct er_ledger_entry *entry, struc
     if (fd < 0)
         return er_error_errno(err, "open '%s'", path);
     from = ends_torn(fd) ? 0 : 2;
-    if (write(fd, line + from, n + 2 - from) != (ssize_t)(n + 2 - from) || fdatasync(fd) < 0)
-        return er_error_errno(err, "write '%s'", path);
-    return 0;
+    rc = er_write_all(fd, line + from, n + 2 - from);
+    if (rc == 0 && fdatasync(fd) < 0)
+        rc = -errno;
+    return rc ? er_error_set(err, rc, "write '%s': %s", path, er_error_name(rc)) : 0;
 }
 
 /* How many line ends; what follows the last one is torn. */

@@ -191,8 +191,9 @@ ER_EACH_WIDTH static void mean(int64_t *restrict sums, float *restrict g, size_t
     }
 }
 
-uint64_t er_exact_add(const struct er_exact_scale *scale, int64_t *sums, const float *grad,
-                      size_t n)
+/* sums += gradients, as er_exact_convert(). */
+static uint64_t add_all(const struct er_exact_scale *scale, int64_t *sums, const float *grad,
+                        size_t n)
 {
     uint64_t outside = 0;
     size_t done = has_eights() ? eights(sums, grad, n, scale, true, &outside) : 0;
@@ -222,8 +223,8 @@ uint64_t er_exact_fold(struct er_exact *exact, const struct er_flat *flat, size_
 {
     const struct er_flat_param *p = &flat->params[param];
 
-    return er_exact_add(&exact->scale, exact->sums + p->first,
-                        er_flat_at(flat, ER_FLAT_GRAD, param), p->count);
+    return add_all(&exact->scale, exact->sums + p->first, er_flat_at(flat, ER_FLAT_GRAD, param),
+                   p->count);
 }
 
 void er_exact_take(struct er_exact *exact, const struct er_flat *flat, double weight)

@@ -37,10 +37,7 @@ struct er_exact_scale {
 /* -EINVAL: shards or weight out of range. */
 int er_exact_scale(struct er_exact_scale *ret, uint32_t shards, uint64_t weight_max,
                    struct er_error *err);
-/* sums += gradients. Returns how many were not finite or beyond the limit, and left out. */
-uint64_t er_exact_add(const struct er_exact_scale *scale, int64_t *sums, const float *grad,
-                      size_t n);
-/* sums = gradients. */
+/* sums = gradients. Returns how many were not finite or beyond the limit, and left out. */
 uint64_t er_exact_convert(const struct er_exact_scale *scale, int64_t *sums, const float *grad,
                           size_t n);
 /* Gradients = sums / weight, rounded once; the sums become 0. */

@@ -12,8 +12,6 @@
 #include "trainer/sync.h"
 #include "trainer/train_internal.h"
 
-#define KEY_TIMEOUT_US (60 * ER_US_PER_S)
-
 /* The common parts of a run (options, checkpoints, lines) are those of the training loop. */
 struct ps_run {
     struct er_train train;

@@ -151,11 +151,6 @@ int er_arena_reset(struct er_arena *arena, struct er_error *err)
     return add_chunk(arena, total, err);
 }
 
-bool er_arena_will_grow(const struct er_arena *arena)
-{
-    return arena->chunks_n != 1;
-}
-
 size_t er_arena_growths(const struct er_arena *arena)
 {
     return arena->growths;

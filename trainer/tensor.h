@@ -47,8 +47,6 @@ void er_arena_free(struct er_arena *arena);
  * beyond the limit. */
 int er_arena_alloc(struct er_arena *arena, size_t bytes, void **ret, struct er_error *err);
 int er_arena_reset(struct er_arena *arena, struct er_error *err);
-/* The next reset takes and gives memory: a device must be through with it. */
-bool er_arena_will_grow(const struct er_arena *arena);
 /* How often memory was taken from the system since er_arena_new(): a constant once sizes have
  * settled. */
 size_t er_arena_growths(const struct er_arena *arena);

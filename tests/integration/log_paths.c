@@ -243,6 +243,7 @@ static void file_that_stands_still_holds_up_its_stream_alone(void)
     er_tap_require(er_write_all(stuck.fd, text, 300000) == 0); /* the FIFO takes 64 KiB */
     er_tap_require(er_write_all(other.fd, text, sizeof(text)) == 0);
     er_tap_check(er_test_wait_until(has_all, &other, ER_TEST_DEADLINE_MS));
+    er_tap_check(er_logfwd_take_drops(stuck.fwd).bytes == 0); /* the loop does not wait for it */
     while (got < 300000) {
         ssize_t n = read(fifo, text, sizeof(text));
 
