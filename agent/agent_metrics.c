@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
@@ -401,7 +402,10 @@ static int replace_textfile(const char *path, const struct er_buf *text, struct 
     ER_CLEANUP(er_cleanup_fd) int fd = -1;
     const char *at = text->data;
     size_t left = text->len;
+    struct stat st;
 
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return er_error_set(err, -EEXIST, "it is there and is not a regular file");
     if (asprintf(&tmp, "%s.%d", path, (int)getpid()) < 0)
         return er_error_set(err, -ENOMEM, "out of memory");
     fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);

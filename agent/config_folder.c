@@ -240,6 +240,18 @@ static void check_listen(struct er_loader *loader)
                 er_loader_where(loader, "http.listen"), err.text);
 }
 
+/* It is replaced by rename(2): a device, a pipe or a link would be gone. */
+static void check_textfile(struct er_loader *loader)
+{
+    const char *path = loader->config->metrics.textfile;
+    struct stat st;
+
+    if (path && lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        finding(loader, er_loader_code_of(loader, "metrics.textfile"),
+                "%s: '%s' is there and is not a regular file",
+                er_loader_where(loader, "metrics.textfile"), path);
+}
+
 static void resolve_errands(struct er_loader *loader, const char *base)
 {
     struct er_config *config = loader->config;
@@ -248,6 +260,7 @@ static void resolve_errands(struct er_loader *loader, const char *base)
     check_listen(loader);
     resolve_folder(loader, "http.token_file", &config->http.token_file, base);
     resolve_folder(loader, "metrics.textfile", &config->metrics.textfile, base);
+    check_textfile(loader);
     resolve_command(loader, "preempt.command", &config->preempt.command, base);
     resolve_command(loader, "health.command", &config->health.command, base);
     resolve_command(loader, "notify.command", &config->notify.command, base);

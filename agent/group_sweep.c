@@ -61,7 +61,7 @@ static void finish(struct er_group *g)
     g->ctx->cgroup->ops->end(g->ctx->cgroup);
     for (int i = 0; i < g->n; i++) {
         for (int s = 0; s < 2; s++)
-            er_logfwd_drain(g->workers[i].logs[s]);
+            er_logfwd_end(g->workers[i].logs[s]);
     }
     g->callbacks.gone(g->user);
 }

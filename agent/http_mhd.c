@@ -2,8 +2,10 @@
  * loop. The module er_http.so. */
 #include <errno.h>
 #include <microhttpd.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "agent/http_module.h"
@@ -13,11 +15,26 @@
 #define CONNECTIONS_MAX  64
 #define CONNECTION_BYTES (16u * 1024) /* request headers */
 #define IDLE_S           30
+#define TAKES_US         (10 * ER_US_PER_S) /* a request and its answer, at most; streams are spared */
+#define CROWD            (CONNECTIONS_MAX - 16) /* with more of them the oldest has to go */
+#define LAST_LOOKS       20
+#define LAST_LOOK_MS     10
 #define BLOCK_BYTES      4096
+
+/* Oldest first. Whoever takes too long is shut down, and closed by the daemon: else a few slow
+ * clients would lock out everybody, the probe of /healthz included. */
+struct connection {
+    struct er_list node;
+    int fd;
+    bool stream;
+    uint64_t since_us; /* it is there, or was answered last */
+};
 
 struct er_http {
     struct MHD_Daemon *daemon;
     struct er_http_opts opts;
+    struct er_list connections;
+    unsigned connections_n;
     struct er_list streams;
     unsigned streams_n;
     bool closing;
@@ -32,6 +49,77 @@ struct stream {
     size_t n, sent;
     bool suspended;
 };
+
+static void touch(struct er_http *http, struct connection *c)
+{
+    c->since_us = er_now_us();
+    er_list_remove(&c->node);
+    er_list_push_back(&http->connections, &c->node);
+}
+
+static struct connection *oldest(struct er_http *http)
+{
+    er_list_for_each (at, &http->connections) {
+        struct connection *c = ER_LIST_ITEM(at, struct connection, node);
+
+        if (!c->stream)
+            return c;
+    }
+    return NULL;
+}
+
+static void send_away(struct er_http *http, struct connection *c)
+{
+    (void)shutdown(c->fd, SHUT_RDWR);
+    touch(http, c); /* should it stay all the same, it is not the next */
+}
+
+static void send_slow_away(struct er_http *http, uint64_t now_us)
+{
+    struct connection *c;
+
+    while ((c = oldest(http)) && now_us >= c->since_us + TAKES_US)
+        send_away(http, c);
+}
+
+static void on_connection(void *user, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    struct er_http *http = user;
+    struct connection *c = *context;
+
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (c) {
+            er_list_remove(&c->node);
+            http->connections_n--;
+            free(c);
+        }
+        return;
+    }
+    c = *context = calloc(1, sizeof(*c));
+    if (!c)
+        return; /* then IDLE_S is its only limit */
+    er_list_init(&c->node);
+    c->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    touch(http, c);
+    if (++http->connections_n > CROWD)
+        send_away(http, oldest(http));
+}
+
+static struct connection *context_of(struct MHD_Connection *connection)
+{
+    return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
+static void on_answered(void *user, struct MHD_Connection *connection, void **state,
+                        enum MHD_RequestTerminationCode why)
+{
+    struct connection *c = context_of(connection);
+
+    (void)state, (void)why;
+    if (c)
+        touch(user, c);
+}
 
 static void stream_free(void *user)
 {
@@ -170,6 +258,8 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
         http->opts.handle(http->opts.user, &request, &reply);
         reply.stream = reply.stream && !strcmp(method, MHD_HTTP_METHOD_GET);
     }
+    if (reply.stream && context_of(connection))
+        context_of(connection)->stream = http->streams_n < ER_HTTP_STREAMS;
     if (reply.stream && http->streams_n >= ER_HTTP_STREAMS)
         reply = (struct er_http_reply){.status = MHD_HTTP_SERVICE_UNAVAILABLE,
                                        .type = "text/plain; charset=utf-8",
@@ -193,10 +283,12 @@ static int http_open(struct er_http **ret, const struct er_http_opts *opts, stru
     }
     http->opts = *opts;
     er_list_init(&http->streams);
+    er_list_init(&http->connections);
     http->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request,
         http, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL, MHD_OPTION_LISTEN_SOCKET, opts->fd,
-        MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_NOTIFY_COMPLETED, on_answered,
+        http, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
     if (!http->daemon) {
         close(opts->fd);
@@ -221,24 +313,31 @@ static void resume_all(struct er_http *http)
     }
 }
 
+static int http_fd(const struct er_http *http)
+{
+    return MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+}
+
 static void http_close(struct er_http *http)
 {
     if (!http)
         return;
     http->closing = true;
     resume_all(http);
-    MHD_run(http->daemon);
+    for (int i = 0; i < LAST_LOOKS && http->streams_n > 0; i++) { /* their last chunks */
+        struct pollfd p = {.fd = http_fd(http), .events = POLLIN};
+
+        MHD_run(http->daemon);
+        if (http->streams_n > 0)
+            (void)poll(&p, 1, LAST_LOOK_MS);
+    }
     MHD_stop_daemon(http->daemon);
     free(http);
 }
 
-static int http_fd(const struct er_http *http)
-{
-    return MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
-}
-
 static void http_step(struct er_http *http)
 {
+    send_slow_away(http, er_now_us());
     MHD_run(http->daemon);
 }
 
@@ -246,7 +345,11 @@ static uint64_t http_deadline(struct er_http *http, uint64_t now_us)
 {
     MHD_UNSIGNED_LONG_LONG ms;
 
-    return MHD_get_timeout(http->daemon, &ms) == MHD_YES ? now_us + ms * ER_US_PER_MS : ER_FOREVER;
+    const struct connection *slow = oldest(http);
+    uint64_t at =
+        MHD_get_timeout(http->daemon, &ms) == MHD_YES ? now_us + ms * ER_US_PER_MS : ER_FOREVER;
+
+    return slow && slow->since_us + TAKES_US < at ? slow->since_us + TAKES_US : at;
 }
 
 static unsigned http_streams(const struct er_http *http)

@@ -12,6 +12,8 @@
 #include "base/cleanup.h"
 
 #define SPLICE_MAX (1024u * 1024)
+/* A line that began in a file may end that far beyond its size, and a quarter of it at most. */
+#define LINE_OVER (64u * 1024)
 
 void er_log_drop(struct er_log_drops *drops, const char *data, size_t n, int error)
 {
@@ -93,7 +95,19 @@ static void write_all(struct er_logfile *f, const char *data, size_t n, struct e
         f->size += (uint64_t)done;
         data += done;
         n -= (size_t)done;
+        f->in_line = data[-1] != '\n';
     }
+}
+
+/* Of a line that began in this file, and of which `data` is more: its end belongs here, too. */
+static size_t rest_of_line(const struct er_logfile *f, const char *data, size_t n)
+{
+    uint64_t over = f->max_size / 4 < LINE_OVER ? f->max_size / 4 : LINE_OVER;
+    uint64_t limit = f->max_size + over, room = limit > f->size ? limit - f->size : 0;
+    size_t look = n < room ? n : (size_t)room;
+    const char *end = memchr(data, '\n', look);
+
+    return end ? (size_t)(end - data) + 1 : look;
 }
 
 /* How much of `data` still goes into this file: whole lines; 0: none. */
@@ -107,6 +121,8 @@ static size_t fitting(const struct er_logfile *f, const char *data, size_t n)
     end = memrchr(data, '\n', (size_t)room);
     if (end)
         return (size_t)(end - data) + 1;
+    if (f->in_line && f->size)
+        return rest_of_line(f, data, n);
     return f->size ? 0 : (size_t)room; /* a line longer than a file is cut */
 }
 
@@ -168,6 +184,7 @@ static void move_out(struct er_logfile *f, int from, size_t n, struct er_log_dro
         }
         f->size += (uint64_t)done;
         n -= (size_t)done;
+        f->in_line = true; /* nobody has seen how it ends */
     }
     while (n > 0) {
         ssize_t got = read(from, rest, n < sizeof(rest) ? n : sizeof(rest));

@@ -21,6 +21,7 @@ struct er_logfile {
     pthread_mutex_t lock;
     int fd;
     bool splices;            /* a regular file of a file system that has not refused splice(2) */
+    bool in_line;            /* what went into it last ends no line, as far as is known */
     uint64_t size, max_size; /* max_size UINT64_MAX: never rotated */
     uint32_t max_files;      /* the current one included */
 };

@@ -260,14 +260,25 @@ void er_logfwd_drain(struct er_logfwd *f)
     er_logpump_release(f->stream);
 }
 
-static void finish(struct er_logfwd *f)
+static void end_held(struct er_logfwd *f, struct er_logpump_desk *desk)
 {
-    struct er_logpump_desk *desk = er_logpump_hold(f->stream);
-
     drain_held(f, desk);
     f->batch = (struct batch){.data = desk->out};
     er_linesplit_finish(&f->lines, on_line, f);
     flush(f);
+}
+
+void er_logfwd_end(struct er_logfwd *f)
+{
+    if (!f)
+        return;
+    end_held(f, er_logpump_hold(f->stream));
+    er_logpump_release(f->stream);
+}
+
+static void finish(struct er_logfwd *f)
+{
+    end_held(f, er_logpump_hold(f->stream));
     er_logpump_remove(f->stream);
 }
 

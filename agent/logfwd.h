@@ -49,6 +49,8 @@ int er_logfwd_new(struct er_logfwd **ret, int *ret_fd, struct er_logpump *pump,
 void er_logfwd_free(struct er_logfwd *fwd);
 /* Reads what is there now, so that the tail is complete when a worker has ended. */
 void er_logfwd_drain(struct er_logfwd *fwd);
+/* The same when nobody writes any more: an unfinished line is a line, too. */
+void er_logfwd_end(struct er_logfwd *fwd);
 /* Last lines, at most ER_LOGFWD_TAIL_LINES, of what was read until the last er_logfwd_drain();
  * valid until the next call on `fwd`; "" when none. */
 const char *er_logfwd_tail(struct er_logfwd *fwd);

@@ -153,7 +153,7 @@ static void binary_reaches_the_file_unharmed(void)
     case_end(&c);
 }
 
-/* Files end between two lines, and none is larger than max_size. */
+/* Files end between two lines, and none is larger than max_size but by the end of a line. */
 static void rotation_keeps_lines_whole(void)
 {
     struct agent_case c = {0};
@@ -165,13 +165,52 @@ static void rotation_keeps_lines_whole(void)
         run_spec(&c, "[seq, \"20000\"]", ", tee: \"0\", max_size: 16KiB, max_files: 20", "") == 0);
     snprintf(
         check, sizeof(check),
-        "cd %s/logs/%s/gen-1/rank-0 && for f in stdout.log*; do [ $(wc -c < $f) -le 16384 ] || "
+        "cd %s/logs/%s/gen-1/rank-0 && for f in stdout.log*; do [ $(wc -c < $f) -le 16390 ] || "
         "exit 1; done; for i in $(seq 20 -1 1); do [ ! -f stdout.log.$i ] || cat stdout.log.$i; "
         "done > all; cat stdout.log >> all; seq 20000 | cmp - all",
         c.dir, c.name);
     er_tap_check(er_test_run(&p, ARGS(SH(check)), NULL, ER_TEST_DEADLINE_MS) == 0);
     case_note(er_test_out(&p));
     er_test_done(&p);
+    case_end(&c);
+}
+
+/* Each line comes in three writes, with whatever pauses the machine puts between them. */
+static void rotation_waits_for_the_end_of_a_line(void)
+{
+    static const char LINES[] = "[sh, -c, 'for i in $(seq 600); do printf \"L-$i \"; printf "
+                                "xxxxxxxxxxxxxxxx; echo E; done']";
+    struct agent_case c = {0};
+    struct er_test_proc p;
+    char check[2 * ER_TEST_PATH_MAX + 512];
+
+    case_begin(&c);
+    er_tap_check(run_spec(&c, LINES, ", tee: \"0\", max_size: 4KiB, max_files: 20", "") == 0);
+    snprintf(check, sizeof(check),
+             "cd %s/logs/%s/gen-1/rank-0 && [ -f stdout.log.2 ] && for f in stdout.log*; do "
+             "head -c 2 $f | grep -q '^L-' && tail -c 2 $f | grep -q '^E$' || exit 1; done; "
+             "cat stdout.log* | wc -l | grep -qx 600",
+             c.dir, c.name);
+    er_tap_check(er_test_run(&p, ARGS(SH(check)), NULL, ER_TEST_DEADLINE_MS) == 0);
+    case_note(er_test_err(&p));
+    er_test_done(&p);
+    case_end(&c);
+}
+
+/* What a worker wrote last, though it ends no line, stands before what the agent says of its end.
+ */
+static void unfinished_line_comes_before_the_summary(void)
+{
+    struct agent_case c = {0};
+    const char *half, *summary;
+
+    case_begin(&c);
+    er_tap_check(
+        run_spec(&c, "[sh, -c, 'printf half-a-line >&2; exit 5']", "", "restart: {max: 0}\n") == 5);
+    half = strstr(er_test_err(&c.p), "]: half-a-line");
+    summary = strstr(er_test_err(&c.p), "root cause");
+    er_tap_check(half && summary && half < summary);
+    case_note(er_test_err(&c.p));
     case_end(&c);
 }
 
@@ -330,6 +369,8 @@ int main(int argc, char **argv)
         {"long_lines_reach_the_console_in_pieces", long_lines_reach_the_console_in_pieces, 0},
         {"binary_reaches_the_file_unharmed", binary_reaches_the_file_unharmed, 0},
         {"rotation_keeps_lines_whole", rotation_keeps_lines_whole, 0},
+        {"rotation_waits_for_the_end_of_a_line", rotation_waits_for_the_end_of_a_line, 0},
+        {"unfinished_line_comes_before_the_summary", unfinished_line_comes_before_the_summary, 0},
         {"console_that_nobody_reads_blocks_nobody", console_that_nobody_reads_blocks_nobody, 0},
         {"reader_that_pauses_gets_whole_lines", reader_that_pauses_gets_whole_lines, 120},
     };

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
 import urllib.error
@@ -147,6 +148,41 @@ def what_is_not_there_is_refused(folder):
                 s.sendall(garbage)
         wait_for(lambda: refused(url + "/events") is None)  # places are free again
         assert get(url + "/healthz") == "ok\n" and agent.poll() is None
+
+
+@case
+def slow_clients_lock_nobody_out(folder):
+    with job(folder, ["sleep", "100"]) as (_, url):
+        port = int(url.rsplit(":", 1)[1])
+        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+        for s in slow:
+            with contextlib.suppress(OSError):
+                s.sendall(b"GET / HTTP/1.1\r\n")
+        assert get(url + "/healthz") == "ok\n"
+        for s in slow:
+            s.close()
+
+
+@case
+def streams_end_with_the_job(folder):
+    with job(folder, [STEPPER, "60"]) as (agent, url):
+        port = int(url.rsplit(":", 1)[1])
+        streams = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+        for s in streams:
+            s.settimeout(DEADLINE_S)
+            s.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        texts = [b"".join(iter(lambda s=s: s.recv(65536), b"")) for s in streams]
+        assert all(text.endswith(b"\r\n0\r\n\r\n") for text in texts)
+        assert agent.wait(DEADLINE_S) == 0
+
+
+@case
+def textfile_replaces_files_alone(folder):
+    path = os.path.join(folder, "pipe.prom")
+    os.mkfifo(path)
+    with job(folder, ["touch", "started"], f"metrics.textfile={path}") as (agent, _):
+        assert "not a regular file" in agent.communicate(timeout=DEADLINE_S)[1] and agent.returncode in (64, 78)
+    assert stat.S_ISFIFO(os.stat(path).st_mode) and not os.path.exists(os.path.join(folder, "started"))
 
 
 @case
