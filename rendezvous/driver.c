@@ -115,7 +115,10 @@ static void carry_out_one(struct er_driver *d, const struct er_rdzv_action *a)
         d->job_open = d->job_wanted = false;
         break;
     case ER_ACT_START:
-        d->callbacks.start(d->user, a->start);
+        /* Sealed while the owner's word was on its way that its workers, started ahead, are gone.
+         */
+        if (!d->said.left || a->start->generation > d->said.left_generation)
+            d->callbacks.start(d->user, a->start);
         break;
     case ER_ACT_PREPARE:
         d->callbacks.prepare(d->user, a->start);
