@@ -15,7 +15,7 @@ import sys
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.environ["ER_TEST_SOURCE"], "tests", "lib"))
-from py_cases import BUILD, DEADLINE_S, RUN, SOURCE, case, environment, main, skip, wait_for  # noqa: E402
+from py_cases import BUILD, DEADLINE_S, RUN, SOURCE, Skip, case, environment, main, skip, wait_for  # noqa: E402
 
 STEPPER = os.path.join(BUILD, "tests", "integration", "stepper")
 RULES = os.path.join(SOURCE, "packaging", "prometheus")
@@ -55,14 +55,21 @@ class Job:
             return False
 
 
+def need(program):
+    """Its path; skips the case where it is not installed."""
+    found = shutil.which(program)
+    if not found:
+        raise Skip(f"{program} is not installed")
+    return found
+
+
 def promtool(*arguments, **more):
     return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, timeout=DEADLINE_S, **more)
 
 
 @case
 def promtool_finds_nothing_wrong(folder):
-    if not shutil.which("promtool"):
-        return
+    need("promtool")
     with Job(folder) as job:
         done = promtool("check", "metrics", input=job.get("/metrics"))
     assert done.returncode == 0 and not done.stderr.strip(), done.stderr
@@ -70,8 +77,7 @@ def promtool_finds_nothing_wrong(folder):
 
 @case
 def alert_rules_do_what_they_say(_folder):
-    if not shutil.which("promtool"):
-        return
+    need("promtool")
     done = promtool("check", "rules", "elastic-run.rules.yml", cwd=RULES)
     assert done.returncode == 0, done.stderr
     done = promtool("test", "rules", "elastic-run.rules.test.yml", cwd=RULES)
@@ -83,8 +89,8 @@ def both_forms_are_read_as_the_same_families(folder):
     try:
         from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
         from prometheus_client.parser import text_string_to_metric_families as read_plain
-    except ImportError:
-        return
+    except ImportError as missing:
+        raise Skip(missing) from missing
     with Job(folder) as job:
         opened = {f.name: f.type for f in read_open(job.get("/metrics", "application/openmetrics-text"))}
         plain = {f.name: f.type for f in read_plain(job.get("/metrics"))}
@@ -169,9 +175,7 @@ class Browser:
 
 @case
 def browser_draws_the_page(folder):
-    program = shutil.which("chromium")
-    if not program:
-        return
+    program = need("chromium")
     with Job(folder) as job, Browser(program, folder) as browser:
         browser.open(job.url + "/")
         for what in ('document.getElementById("job").textContent === "prometheus"',
