@@ -37,7 +37,7 @@ static bool is_full(const struct er_agent *agent)
     struct er_look look;
 
     er_driver_look(agent->driver, &look);
-    return strcmp(er_driver_phase(agent->driver), "running") == 0 && look.nnodes >= look.max;
+    return strcmp(er_driver_phase(agent->driver), "forming") != 0 && look.nnodes >= look.max;
 }
 
 static void on_joined(struct er_agent *agent, const struct er_note *n)

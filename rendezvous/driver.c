@@ -440,6 +440,8 @@ const char *er_driver_phase(const struct er_driver *driver)
 
     if ((driver->over && c->verdict.kind == ER_VERDICT_STOPPED) || (c->leaving && !c->run))
         return "stopped";
+    if (c->k_world.present && c->world.phase == ER_WORLD_SEALED && c->world.next)
+        return "resizing"; /* the next generation is being prepared while this one runs */
     return c->k_world.present ? names[c->world.phase] : "forming";
 }
 

@@ -32,6 +32,7 @@ Test(rdzv_ahead, a_newcomer_is_prepared_before_anybody_stops)
     cr_assert_eq(nodes[2].starts, 0u);
     cr_assert_eq(nodes[0].notices, 1u);
     cr_assert_eq(nodes[0].running, 1u);
+    cr_assert_str_eq(er_driver_phase(nodes[0].driver), "resizing");
     for (int i = 0; i < 2; i++) {
         nodes[i].running = 0;
         er_driver_left(nodes[i].driver, 1);
@@ -42,6 +43,7 @@ Test(rdzv_ahead, a_newcomer_is_prepared_before_anybody_stops)
         cr_assert_eq(nodes[i].a.node_rank, i);
         cr_assert_eq(nodes[i].a.nnodes, 3);
         cr_assert_str_eq(nodes[i].a.reason, "node_joined");
+        cr_assert_str_eq(er_driver_phase(nodes[i].driver), "running");
     }
     end();
 }
