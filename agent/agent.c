@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "agent/agent_hang.h"
 #include "agent/agent_internal.h"
 #include "agent/ckptlock.h"
 #include "agent/errorfile.h"
@@ -16,6 +17,7 @@
 #include "agent/orphan.h"
 #include "agent/spawn.h"
 #include "agent/startkind.h"
+#include "agent/unit_node.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
@@ -41,16 +43,20 @@ static void close_console(struct er_agent *agent)
 
 static void agent_done(struct er_agent *agent)
 {
+    er_agent_unit_close(agent);
     er_agent_http_close(agent);
     er_agent_metrics_close(agent);
     er_ctlserver_free(agent->workers_server);
     er_ctlserver_free(agent->status_server);
     er_agent_drop_requests(agent);
+    er_agent_drop_sets(agent);
     er_kv_budget_done(&agent->kv_budget);
+    er_agent_hang_close(agent);
     er_barriers_free(agent->barriers);
     er_group_free(agent->group);
     er_logpump_free(agent->logpump);
     er_errands_close(agent);
+    er_agent_address_close(agent);
     er_loop_source_free(agent->driver_source);
     er_driver_free(agent->driver);
     er_store_close(&agent->store);
@@ -81,7 +87,7 @@ static int open_logs(struct er_agent *agent, struct er_error *err)
         agent->log_dir = NULL;
         return er_error_set(err, -ENOMEM, "log.dir: out of memory");
     }
-    rc = er_mkdir_all(agent->log_dir, 0755, err);
+    rc = er_mkdir_all_own(agent->log_dir, 0755, err);
     /* On several nodes the others' generations are in it as well. */
     if (!rc && c->nnodes_max == 1 && er_events_path(agent->log_dir, c->node.id, path))
         rc = er_logruns_move_aside(agent->log_dir, path, err);
@@ -117,7 +123,7 @@ static int open_checkpoint_dir(struct er_agent *agent, struct er_error *err)
         er_agent_say(agent, "--fresh: the checkpoints that were there are now in %s", moved);
     if (moved[0])
         er_cleanup_fd(&agent->ckpt_fd);
-    rc = er_mkdir_all(dir, 0755, err);
+    rc = er_mkdir_all_own(dir, 0755, err);
     if (!rc && access(dir, W_OK | X_OK) < 0)
         rc = er_error_errno(err, "write to '%s'", dir);
     if (!rc && agent->ckpt_fd < 0) /* it was not there */
@@ -234,6 +240,8 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         return ER_CODE_CONFIG;
     if (open_files(agent, err))
         return files_code(err);
+    if (c->node.id_is_unit)
+        er_unit_node_keep(environ_, c->node.id);
     if (open_loop(agent, err) || open_servers(agent, err) || er_errands_open(agent, environ_, err))
         return ER_CODE_OSERR;
     if (er_agent_metrics_open(agent, err))
@@ -261,6 +269,7 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
         .cgroup = &agent->cgroup,
         .console = &agent->console,
         .logpump = agent->logpump,
+        .log_lines = agent->metrics ? agent->log_lines : NULL,
         .helpers = agent->errands.helpers,
         .state_dir = agent->state.path,
         .log_dir = agent->log_dir,
@@ -272,7 +281,7 @@ static int agent_open(struct er_agent *agent, char **environ_, struct er_error *
     return 0;
 }
 
-static void step_recovery(struct er_agent *agent, uint64_t now_us)
+void er_agent_step_recovery(struct er_agent *agent, uint64_t now_us)
 {
     if (!agent->recovery.active || !agent->group ||
         !er_recovery_step(&agent->recovery, agent->group, now_us))
@@ -288,24 +297,29 @@ static void step(struct er_agent *agent)
     uint64_t now_us = er_now_us();
 
     er_errands_step(agent, now_us);
+    er_agent_address_step(agent, now_us);
     er_agent_stop_step(agent, now_us);
     if (agent->group)
         er_group_step(agent->group, now_us);
     er_barriers_step(agent->barriers, now_us);
     er_ctlserver_step(agent->workers_server, now_us);
     er_ctlserver_step(agent->status_server, now_us);
-    step_recovery(agent, now_us);
+    er_agent_step_recovery(agent, now_us);
     if (agent->group && now_us >= agent->drops_us)
         er_agent_report_drops(agent, now_us);
     er_agent_warm_step(agent);
+    er_agent_refill_step(agent, now_us);
     if (!er_health_holds(agent))
         er_agent_step_driver(agent, now_us);
     if (agent->group) /* a checkpoint was committed, perhaps */
         er_agent_change_step(agent, now_us);
+    er_agent_hang_step(agent, now_us);
     er_agent_managed_step(agent, now_us);
     er_agent_metrics_step(agent, now_us);
     er_agent_http_step(agent, now_us);
     er_agent_wait_step(agent, now_us);
+    er_agent_unit_step(agent, now_us);
+    er_agent_statusline_step(agent, now_us);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -322,9 +336,14 @@ static uint64_t next_deadline(const struct er_agent *agent, uint64_t now_us)
         return now_us;
     at = earlier(at, er_errands_deadline(agent));
     at = earlier(at, er_barriers_deadline(agent->barriers));
+    at = earlier(at, er_agent_refill_deadline(agent));
+    at = earlier(at, agent->done ? ER_FOREVER : agent->own.check_us);
     at = earlier(at, er_agent_wait_deadline(agent));
+    at = earlier(at, er_agent_hang_deadline(agent));
     at = earlier(at, er_agent_managed_deadline(agent));
+    at = earlier(at, er_agent_unit_deadline(agent));
     at = earlier(at, agent->textfile_us);
+    at = earlier(at, agent->statusline.next_us);
     at = earlier(at, er_agent_http_deadline(agent));
     at = earlier(at, er_ctlserver_deadline(agent->workers_server));
     at = earlier(at, er_ctlserver_deadline(agent->status_server));
@@ -360,6 +379,7 @@ static int agent_loop(struct er_agent *agent, struct er_error *err)
     while (!rc && agent->group && !er_group_gone(agent->group) && er_now_us() < give_up_us) {
         rc = run_until(agent, give_up_us, err);
         er_group_step(agent->group, er_now_us());
+        er_agent_unit_step(agent, er_now_us());
     }
     return rc;
 }
@@ -431,11 +451,14 @@ static int finish(struct er_agent *agent, int rc, const struct er_error *err)
     int code = agent->verdict.exit_code;
 
     if (rc) {
+        er_statusline_close();
         er_log(ER_LOG_ERROR, err->text);
         return ER_CODE_SOFTWARE;
     }
     if (agent->own_exit_code && agent->verdict.kind == ER_VERDICT_STOPPED)
         code = agent->own_exit_code;
+    er_agent_unit_ending(agent);
+    er_statusline_close();
     tell_unread(agent);
     er_agent_event_end(agent, code);
     er_agent_report(agent);
@@ -451,21 +474,30 @@ int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, cha
     struct er_agent agent = {
         .config = config,
         .guard = guard,
+        .argc = argc,
+        .argv = argv,
+        .environ_ = environ_,
         .started_us = er_now_us(),
         .events.fd = -1,
         .state.lock_fd = -1,
         .null_fd = -1,
         .port_fd = -1,
         .ckpt_fd = -1,
+        .own = {.fd = -1, .check_us = ER_FOREVER},
         .drops_us = ER_FOREVER,
         .textfile_us = ER_FOREVER,
+        .statusline.next_us = ER_FOREVER,
         .ladder_us = ER_FOREVER,
+        .drained_us = ER_FOREVER,
+        .deadline_us = ER_FOREVER,
         .waiting_us = ER_FOREVER,
     };
     struct er_error err = ER_ERROR_INIT;
     int code;
 
+    er_agent_unit_open(&agent);
     er_list_init(&agent.requests);
+    er_list_init(&agent.sets);
     er_goodput_init(&agent.goodput, agent.started_us);
     er_rfc3339(er_wall_us(), agent.started_ts);
     code = agent_open(&agent, environ_, &err);
@@ -474,6 +506,7 @@ int er_agent_run(struct er_config *config, struct er_guard *guard, int argc, cha
     } else {
         say_started(&agent, argc, argv);
         er_agent_say_start(&agent, environ_);
+        er_agent_statusline_open(&agent);
         code = finish(&agent, agent_loop(&agent, &err), &err);
         er_agent_end_managed(&agent);
     }

@@ -8,6 +8,7 @@
 
 #include "agent/agent_internal.h"
 #include "base/clock.h"
+#include "base/parse.h"
 
 static const char *plural(int n)
 {
@@ -28,11 +29,25 @@ bool er_agent_ask_workers(struct er_agent *agent, const char *why, bool stays, u
                      plural(n));
         return true;
     }
-    if (!er_group_drain(agent->group))
+    return er_agent_drain_workers(agent, why, "at the end of a step", grace_us);
+}
+
+bool er_agent_drain_workers(struct er_agent *agent, const char *why, const char *when,
+                            uint64_t grace_us)
+{
+    int sig = agent->config->resize.notice_signal, n = er_group_alive(agent->group);
+    bool all_spoke = er_group_all_spoke(agent->group);
+    char time[ER_UNIT_TEXT_MAX];
+
+    if (!er_group_drain(agent->group, sig))
         return false;
     agent->draining = true;
-    er_agent_say(agent, "%s: asked %d worker%s to save and leave at the end of a step", why, n,
-                 plural(n));
+    er_format_duration(grace_us, time);
+    if (all_spoke)
+        er_agent_say(agent, "%s: asked %d worker%s to save and leave %s", why, n, plural(n), when);
+    else
+        er_agent_say(agent, "%s: sent %s to %d worker%s to save and leave within %s", why,
+                     er_signal_name(sig), n, plural(n), time);
     return true;
 }
 
@@ -41,14 +56,16 @@ static void tell_workers(struct er_agent *agent, uint64_t now_us)
     bool stays = agent->change.stays && agent->stop_signals == 0;
 
     agent->change.waits = false;
-    if (stays && agent->config->resize.at == ER_RESIZE_NOW)
+    /* Who has not begun yet has nothing to keep, and hears nothing but STOP. */
+    if ((stays && agent->config->resize.at == ER_RESIZE_NOW) || er_group_starts(agent->group))
         er_agent_stop_workers(agent, now_us);
     else if (!er_agent_ask_workers(agent, "the membership changes", stays,
                                    agent->config->resize.grace_us, false))
         er_agent_stop_workers(agent, now_us);
 }
 
-/* Workers that come up are let do so first: they could neither act on it nor keep anything. */
+/* Workers that come up are let do so first: they could neither act on it nor keep anything. Not
+ * where others go: they would wait for those in vain. */
 static bool may_be_told(const struct er_agent *agent, uint64_t now_us)
 {
     uint64_t saved = 0;
@@ -56,7 +73,7 @@ static bool may_be_told(const struct er_agent *agent, uint64_t now_us)
     if (now_us >= agent->change.until_us)
         return true;
     if (er_group_starts(agent->group))
-        return false;
+        return agent->change.others_leave;
     return agent->config->resize.at != ER_RESIZE_CHECKPOINT || !agent->config->checkpoint.dir ||
            (er_driver_latest(agent->driver, &saved) && saved > agent->change.saved);
 }
@@ -82,6 +99,7 @@ void er_agent_on_notice(void *user, enum er_driver_notice kind, uint64_t target)
 {
     struct er_agent *agent = user;
     uint64_t now_us = er_now_us();
+    struct er_look look;
 
     if (!agent->group)
         return;
@@ -90,6 +108,8 @@ void er_agent_on_notice(void *user, enum er_driver_notice kind, uint64_t target)
     agent->change.until_us = er_deadline_in(now_us, agent->config->resize.grace_us / 4 * 3);
     agent->change.saved = 0;
     (void)er_driver_latest(agent->driver, &agent->change.saved);
+    er_driver_look(agent->driver, &look);
+    agent->change.others_leave = look.members_leave;
     agent->change.stays = kind == ER_DRIVER_NOTICE_REJOIN;
     agent->change.waits = true;
     er_agent_change_step(agent, now_us);

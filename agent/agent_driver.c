@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 
+#include "agent/agent_hang.h"
 #include "agent/agent_internal.h"
 #include "agent/node_address.h"
 #include "base/cleanup.h"
@@ -56,11 +57,29 @@ static enum er_new_run new_run(const struct er_config *c)
     return c->program_form ? ER_NEW_RUN_AUTO : ER_NEW_RUN_NO;
 }
 
+void er_agent_tuning(const struct er_config *c, struct er_driver_tuning *ret)
+{
+    *ret = (struct er_driver_tuning){
+        .restart_max = c->restart.max,
+        .restart_window_us = c->restart.window_us,
+        .backoff_initial_us = c->restart.backoff_initial_us,
+        .backoff_max_us = c->restart.backoff_max_us,
+        .strike_max = c->restart.node_strikes.max,
+        .strike_window_us = c->restart.node_strikes.window_us,
+        .strike_cooldown_us = c->restart.node_strikes.cooldown_us,
+        .prepare_us = c->hang.startup_us, /* as long as a start may take at all */
+        /* 0 means the default there. */
+        .resize_settle_us = c->resize.settle_us ? c->resize.settle_us : 1,
+        .resize_min_interval_us = c->resize.min_interval_us ? c->resize.min_interval_us : 1,
+    };
+}
+
 static void fill_times(const struct er_config *c, struct er_driver_opts *o)
 {
-    o->restart_window_us = c->restart.window_us;
-    o->backoff_initial_us = c->restart.backoff_initial_us;
-    o->backoff_max_us = c->restart.backoff_max_us;
+    struct er_driver_tuning tuning;
+
+    er_agent_tuning(c, &tuning);
+    er_driver_opts_tune(o, &tuning);
     o->join_timeout_us = c->rendezvous.join_timeout_us;
     o->last_call_us = c->rendezvous.last_call_timeout_us;
     o->exit_timeout_us = c->rendezvous.exit_timeout_us;
@@ -69,17 +88,12 @@ static void fill_times(const struct er_config *c, struct er_driver_opts *o)
     o->replacement_wait_us = replacement_wait_us(c);
     o->replacement_auto = c->rendezvous.replacement_wait_us == ER_FOREVER;
     o->stop_grace_us = c->stop.grace_us;
-    o->strike_window_us = c->restart.node_strikes.window_us;
-    o->strike_cooldown_us = c->restart.node_strikes.cooldown_us;
     o->store_loss_limit_us =
         c->rendezvous.store_loss_limit_us == ER_FOREVER ? 0 : c->rendezvous.store_loss_limit_us;
     /* The embedded store ends with its agent. */
     if (er_config_keeps_record(c)) /* 0 means that nothing is done there */
         o->retention_us = c->rendezvous.retention_us ? c->rendezvous.retention_us : ER_US_PER_S;
     o->resize_grace_us = c->resize.grace_us;
-    /* 0 means the default there. */
-    o->resize_settle_us = c->resize.settle_us ? c->resize.settle_us : 1;
-    o->resize_min_interval_us = c->resize.min_interval_us ? c->resize.min_interval_us : 1;
 }
 
 static int fill(struct er_agent *agent, struct er_driver_opts *o, struct er_error *err)
@@ -92,8 +106,8 @@ static int fill(struct er_agent *agent, struct er_driver_opts *o, struct er_erro
         .min_nodes = c->nnodes_min,
         .max_nodes = c->nnodes_max,
         .role = er_role_id(c->role),
-        .restart_max = c->restart.max,
-        .strike_max = c->restart.node_strikes.max,
+        .poison_max = c->restart.poison_step.failures,
+        .poison_skip = c->restart.poison_step.action == ER_POISON_SKIP,
         .first_generation = agent->first_generation,
         .boot_id_hash = boot_id_hash(),
         .new_run = new_run(c),
@@ -141,7 +155,8 @@ static int open_store(struct er_agent *agent, uint64_t seed, struct er_error *er
     return er_store_open(&agent->store, &access, c->rendezvous.prefix, c->name, seed, err);
 }
 
-/* What a job that runs for weeks should know before: once it has ended, nobody connects again. */
+/* What a job that runs for weeks should know before: once it has ended, nobody connects again until
+ * there is another one in its file. */
 static void say_certificate_ends(struct er_agent *agent)
 {
     struct er_etcd_status s = {.cert_until_us = 0};
@@ -155,7 +170,7 @@ static void say_certificate_ends(struct er_agent *agent)
     er_format_duration((s.cert_until_us - now_us) / CERT_UNIT_US * CERT_UNIT_US, time);
     er_agent_say(agent,
                  "warning: the certificate '%s' (rendezvous.tls.cert) expires in %s; after that "
-                 "this agent can not connect to the store again",
+                 "this agent can not connect to the store again until the file holds a new one",
                  agent->config->rendezvous.tls.cert, time);
 }
 
@@ -164,9 +179,9 @@ int er_agent_open_address(struct er_agent *agent, struct er_error *err)
     const struct er_config *c = agent->config;
     bool far = er_config_keeps_record(c);
 
-    return er_node_address(c->node.address,
-                           far ? (const char *const *)c->rendezvous.endpoints.items : NULL,
-                           far ? c->rendezvous.endpoints.n : 0, agent->address, err);
+    return er_node_address_by(
+        c->node.address, far ? (const char *const *)c->rendezvous.endpoints.items : NULL,
+        far ? c->rendezvous.endpoints.n : 0, agent->address, &agent->own.route, err);
 }
 
 /* Without it the others wait for the end of the lease: no reason not to run. */
@@ -199,6 +214,8 @@ int er_agent_open_driver(struct er_agent *agent, struct er_error *err)
         .note = er_agent_on_note,
         .prepare = er_agent_on_prepare,
         .notice = er_agent_on_notice,
+        .query = er_agent_on_query,
+        .overrides = er_agent_on_overrides,
     };
     ER_CLEANUP(er_cleanup_free) char *spec = NULL;
     struct er_driver_opts o;
@@ -216,6 +233,8 @@ int er_agent_open_driver(struct er_agent *agent, struct er_error *err)
         rc = er_driver_new(&agent->driver, agent->store.store, &o, &callbacks, agent, err);
     if (!rc)
         rc = er_barriers_new(&agent->barriers, agent->driver, err);
+    if (!rc)
+        rc = er_agent_hang_open(agent, err);
     if (!rc && er_driver_fd(agent->driver) >= 0)
         rc = er_loop_io(agent->loop, er_driver_fd(agent->driver), EPOLLIN, ER_PRIORITY_IO,
                         on_driver_readable, agent, &agent->driver_source, err);
@@ -223,6 +242,7 @@ int er_agent_open_driver(struct er_agent *agent, struct er_error *err)
         return rc;
     owe_goodbye(agent, o.incarnation);
     er_agent_take_port(agent);
+    er_agent_address_open(agent);
     er_driver_planned(agent->driver, agent->config->nnodes_max > 1);
     er_digest_format(er_hash(spec, strlen(spec)), agent->config_digest);
     return 0;

@@ -11,10 +11,10 @@
 
 /* What the workers of the running generation have done so far. */
 struct begun {
-    uint64_t spoke_us, loaded_us; /* the last one of them; 0: nobody has */
-    uint64_t useful_us;           /* from when on their steps count; 0: they have not begun */
-    uint64_t step_us;             /* a step, on average; 0: nobody reports */
-    uint64_t first_step;          /* the oldest step that was made */
+    uint64_t spoke_us, connected_us; /* the last one of them; 0: nobody has */
+    uint64_t useful_us;              /* from when on their steps count; 0: they have not begun */
+    uint64_t step_us;                /* a step, on average; 0: nobody reports */
+    uint64_t first_step;             /* the oldest step that was made */
 };
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -64,7 +64,8 @@ static bool look(struct er_group *group, uint64_t started_us, uint64_t until_us,
         uint64_t from_us = steps ? 0 : useful_without_steps(w, started_us, until_us);
 
         ret->spoke_us = later(ret->spoke_us, w->spoke_us);
-        ret->loaded_us = later(ret->loaded_us, w->loaded_us);
+        if (p)
+            ret->connected_us = later(ret->connected_us, atomic_load(&p->connected_us));
         if (steps ? !look_at_steps(p, ret) : !from_us)
             return false;
         ret->useful_us = later(ret->useful_us, from_us);
@@ -95,7 +96,9 @@ static void settle(struct er_agent *agent, uint64_t now_us, uint64_t until_us)
     if (g->now != ER_TIME_START || !agent->group || !look(agent->group, g->since_us, until_us, &b))
         return;
     if (b.spoke_us)
-        er_goodput_enter(g, ER_TIME_RESTORE, b.spoke_us);
+        er_goodput_enter(g, ER_TIME_COMM_INIT, b.spoke_us);
+    if (b.spoke_us) /* without a communicator all of it is the program's own setting up */
+        er_goodput_enter(g, ER_TIME_RESTORE, later(b.spoke_us, b.connected_us));
     count_replay(agent, &b, now_us);
     if (g->now != ER_TIME_USEFUL)
         er_goodput_enter(g, ER_TIME_USEFUL, b.useful_us < now_us ? b.useful_us : now_us);

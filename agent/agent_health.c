@@ -94,25 +94,6 @@ static void proceed(struct er_agent *agent)
         er_agent_say_left(agent);
 }
 
-static void on_set_aside(void *user, int rc, const void *value, size_t n)
-{
-    if (rc && rc != ER_E_STALE) /* stale: the job was over first */
-        er_log(ER_LOG_WARNING, "the job could not be told that this node is unhealthy",
-               ER_STR("reason", er_error_name(rc)));
-}
-
-static void set_aside(struct er_agent *agent, const char *detail)
-{
-    const struct er_config *c = agent->config;
-    struct er_ask ask = {.kind = ER_ASK_ASIDE, .cooldown_us = c->health.cooldown_us};
-    char id[ER_NAME_TEXT_MAX];
-
-    snprintf(ask.node, sizeof(ask.node), "%s", c->node.id);
-    snprintf(ask.reason, sizeof(ask.reason), "%.*s", (int)sizeof(ask.reason) - 1, detail);
-    snprintf(id, sizeof(id), "health-%llu", (unsigned long long)er_now_us());
-    er_driver_request(agent->driver, id, &ask, on_set_aside, NULL);
-}
-
 static void unhealthy(struct er_agent *agent, const char *check, const char *detail)
 {
     const struct er_config *c = agent->config;
@@ -126,7 +107,7 @@ static void unhealthy(struct er_agent *agent, const char *check, const char *det
     er_format_duration(c->health.cooldown_us, time);
     if (!h->first && c->nnodes_max > 1) {
         er_agent_say(agent, "unhealthy (%s): %s; set aside for %s", check, detail, time);
-        set_aside(agent, detail);
+        er_agent_ask_aside(agent, detail, c->health.cooldown_us);
         proceed(agent);
     } else if (again_us > h->give_up_us) {
         er_error_set(&err, ER_E_CONFIG, "this node is unhealthy (%s): %s", check, detail);

@@ -19,6 +19,7 @@
 
 #define LIVE_EVERY_US  (200 * ER_US_PER_MS) /* while somebody watches */
 #define POINT_EVERY_US (1 * ER_US_PER_S)
+#define PROCESS_OLD_US ER_US_PER_S /* the kernel is not asked as often */
 #define TOKEN_MAX      1024
 
 struct er_http_server {
@@ -79,7 +80,7 @@ static void serve_status(struct er_http_server *s, const struct er_http_request 
                          struct er_http_reply *reply)
 {
     (void)request;
-    if (er_status_json(s->agent, -1, &s->text))
+    if (er_status_json(s->agent, -1, 0, &s->text))
         answer_text(reply, 500, "the status does not fit\n");
     else
         answer(reply, 200, "application/json", s->text.data, s->text.len);
@@ -91,7 +92,7 @@ static int add_status_event(struct er_http_server *s)
     int rc = er_buf_add_str(&s->text, "event: status\ndata: ");
 
     if (!rc)
-        rc = er_status_json(s->agent, -1, &s->text);
+        rc = er_status_json(s->agent, -1, PROCESS_OLD_US, &s->text);
     return rc ? rc : er_buf_add_str(&s->text, "\n\n");
 }
 
@@ -176,7 +177,7 @@ static void on_request(void *user, const struct er_http_request *request,
 
 static int read_token(struct er_http_server *s, const char *path, struct er_error *err)
 {
-    int rc = er_file_read(path, &s->token, err);
+    int rc = er_file_read_secret(path, &s->token, err);
 
     while (!rc && s->token.len > 0 && strchr(" \t\r\n", s->token.data[s->token.len - 1]))
         s->token.data[--s->token.len] = 0;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/agent_internal.h"
+#include "agent/journal.h"
 #include "agent/startkind.h"
 #include "base/cleanup.h"
 #include "base/exit_codes.h"
@@ -52,11 +53,13 @@ int er_agent_claim_node(struct er_agent *agent, struct er_error *err)
     const struct er_config *c = agent->config;
     int rc = c->node.id_is_host ? claim_number(agent, err) : lock_folder(agent, c->node.id, err);
 
+    if (er_journal_wanted()) /* settled */
+        er_journal_open(c->name, c->node.id);
     if (rc == -EBUSY && er_config_keeps_record(c) && !c->node.id_is_host)
         return er_error_set(err, rc,
-                            "node '%s' of job '%s' runs on this host already ('%s' is in use): "
-                            "give this agent another --node-id",
-                            c->node.id, c->name, agent->state.path);
+                            "node '%s' of job '%s' runs on this host already: give this agent "
+                            "another --node-id",
+                            c->node.id, c->name);
     return rc;
 }
 

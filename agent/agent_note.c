@@ -10,6 +10,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/parse.h"
+#include "rendezvous/codec.h"
 
 #define MS(us) ((double)(us) / 1e3)
 
@@ -114,6 +115,62 @@ static void on_request(struct er_agent *agent, const struct er_note *n)
 {
     er_log(ER_LOG_WARNING, "a request is carried out", ER_STR("request", n->reason),
            ER_STR("node", n->node));
+    if (strcmp(n->node, ER_ASK_ALL_NODES) == 0)
+        er_agent_ask_each(agent, n);
+}
+
+static uint64_t newest_step(struct er_group *group)
+{
+    uint64_t newest = 0;
+
+    for (int i = 0; group && i < er_group_size(group); i++) {
+        struct er_worker *w = er_group_worker(group, i);
+        uint64_t step = w->page ? atomic_load(&w->page->from_worker.step) : 0;
+
+        newest = step > newest ? step : newest;
+    }
+    return newest;
+}
+
+static void on_skip(struct er_agent *agent, const struct er_note *n)
+{
+    er_log(ER_LOG_WARNING, "a step is left out from now on: workers keep failing in it",
+           ER_UINT("step", n->step), ER_UINT("failures", n->used));
+}
+
+/* Until its workers have agreed on it, the step is the first one that it can be. */
+static struct er_field first_boundary(struct er_agent *agent)
+{
+    uint64_t step = newest_step(agent->group);
+
+    if (agent->config->resize.at != ER_RESIZE_STEP || step == 0)
+        return ER_JSON("at_step", "null");
+    return ER_UINT("at_step", step + 1);
+}
+
+static const char *change_name(const char *reason)
+{
+    static const char *const NAMES[][2] = {{"node_joined", "join"},
+                                           {"drained", "drain"},
+                                           {"preempted", "preempt"},
+                                           {"scaled", "scale"}};
+
+    for (size_t i = 0; i < ER_ARRAY_N(NAMES); i++) {
+        if (strcmp(NAMES[i][0], reason) == 0)
+            return NAMES[i][1];
+    }
+    return reason;
+}
+
+static void on_resize(struct er_agent *agent, const struct er_note *n)
+{
+    char until[ER_RFC3339_MAX];
+
+    er_rfc3339(er_wall_us() + n->duration_us, until);
+    er_event(&agent->events, "resize_announced", ER_SEVERITY_INFO, n->generation,
+             "The members of the generation are to leave it for another one.",
+             ER_UINT("from", n->world_size), ER_UINT("to", n->next_size), first_boundary(agent),
+             ER_STR("reason", change_name(n->reason)), ER_STR("deadline_ts", until));
 }
 
 void er_agent_on_note(void *user, const struct er_note *note)
@@ -123,7 +180,8 @@ void er_agent_on_note(void *user, const struct er_note *note)
         [ER_NOTE_NODE_JOINED] = on_joined,    [ER_NOTE_NODE_LEFT] = on_left,
         [ER_NOTE_NODE_LOST] = on_lost,        [ER_NOTE_RESTART_COUNTED] = on_counted,
         [ER_NOTE_RESTART_DENIED] = on_denied, [ER_NOTE_NODE_ASIDE] = on_aside,
-        [ER_NOTE_REQUEST] = on_request,
+        [ER_NOTE_STEP_SKIPPED] = on_skip,     [ER_NOTE_REQUEST] = on_request,
+        [ER_NOTE_RESIZE] = on_resize,
     };
     struct er_agent *agent = user;
 
@@ -161,29 +219,49 @@ static double span_ms(uint64_t from, uint64_t to)
     return from && to > from ? MS(to - from) : 0;
 }
 
-void er_agent_event_recovered(struct er_agent *agent)
+/* When the last of this node's workers had got so far since the generation began; 0: none has. */
+struct milestones {
+    uint64_t started_us, spoke_us, connected_us, settled_us;
+};
+
+static uint64_t later(uint64_t a, uint64_t b)
 {
-    const struct er_recovery *r = &agent->recovery;
-    uint64_t spoke_us = 0, loaded_us = 0, started_us = r->started_us, end_us;
+    return a > b ? a : b;
+}
+
+static struct milestones look(struct er_agent *agent)
+{
+    struct milestones m = {.started_us = agent->recovery.started_us};
 
     for (int i = 0; i < er_group_size(agent->group); i++) {
         struct er_worker *w = er_group_worker(agent->group, i);
 
-        started_us = w->started_us > started_us ? w->started_us : started_us;
-        spoke_us = w->spoke_us > spoke_us ? w->spoke_us : spoke_us;
-        loaded_us = w->loaded_us > loaded_us ? w->loaded_us : loaded_us;
+        m.started_us = later(m.started_us, w->started_us);
+        m.spoke_us = later(m.spoke_us, w->spoke_us);
+        m.connected_us = later(m.connected_us, atomic_load(&w->page->from_worker.connected_us));
+        m.settled_us = later(m.settled_us, later(w->loaded_us, w->ready_us));
     }
-    end_us = r->first_step_us ? r->first_step_us : started_us;
+    return m;
+}
+
+void er_agent_event_recovered(struct er_agent *agent)
+{
+    const struct er_recovery *r = &agent->recovery;
+    const struct milestones m = look(agent);
+    uint64_t end_us = r->first_step_us ? r->first_step_us : m.started_us;
+    uint64_t lost = r->old_step > r->resumed_step ? r->old_step - r->resumed_step : 0;
+
     er_event(
         &agent->events, "recovered", ER_SEVERITY_INFO,
         er_group_assignment(agent->group)->generation, "The job goes on.",
         ER_STR("reason", r->reason), ER_NUM("detect_ms", span_ms(r->failed_us, r->detected_us)),
         ER_NUM("stop_ms", span_ms(r->detected_us, r->gone_us)),
         ER_NUM("rendezvous_ms", span_ms(r->gone_us, r->started_us)),
-        ER_NUM("start_ms", span_ms(r->started_us, spoke_us ? spoke_us : started_us)),
-        ER_NUM("restore_ms", span_ms(spoke_us, loaded_us)),
-        ER_NUM("total_ms", span_ms(r->failed_us, end_us)),
-        ER_UINT("steps_lost", r->old_step > r->resumed_step ? r->old_step - r->resumed_step : 0),
+        ER_NUM("start_ms", span_ms(r->started_us, m.spoke_us ? m.spoke_us : m.started_us)),
+        ER_NUM("comm_init_ms", span_ms(m.spoke_us, m.connected_us)),
+        ER_NUM("restore_ms", span_ms(later(m.spoke_us, m.connected_us), m.settled_us)),
+        ER_NUM("replay_ms", MS(lost * r->step_us)),
+        ER_NUM("total_ms", span_ms(r->failed_us, end_us)), ER_UINT("steps_lost", lost),
         ER_UINT("resumed_step", r->resumed_step), ER_UINT("first_step_mono_us", r->first_step_us));
 }
 
@@ -201,19 +279,6 @@ const char *er_agent_outcome(const struct er_agent *agent)
     if (agent->verdict.kind == ER_VERDICT_STOPPED && agent->preempted && !agent->own_exit_code)
         return "preempted";
     return agent->own_exit_code ? "error" : NAMES[agent->verdict.kind];
-}
-
-static uint64_t newest_step(struct er_group *group)
-{
-    uint64_t newest = 0;
-
-    for (int i = 0; group && i < er_group_size(group); i++) {
-        struct er_worker *w = er_group_worker(group, i);
-        uint64_t step = w->page ? atomic_load(&w->page->from_worker.step) : 0;
-
-        newest = step > newest ? step : newest;
-    }
-    return newest;
 }
 
 void er_agent_event_end(struct er_agent *agent, int exit_code)

@@ -10,7 +10,9 @@
 
 #include "agent/agent_internal.h"
 #include "agent/env.h"
+#include "agent/journal.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 #define LINE_MAX_BYTES 1024
 
@@ -40,6 +42,9 @@ void er_agent_say(struct er_agent *agent, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
+    er_utf8_tame(text, strlen(text)); /* others' words may be in it */
+    if (er_journal_wanted() && er_journal_send(ER_LOG_INFO, text, NULL, 0) == 0)
+        return;
     er_buf_init(&line, 8 * LINE_MAX_BYTES);
     if (add_line(&line, agent->config, text) == 0)
         (void)er_console_write(&agent->console, 1, line.data, line.len);

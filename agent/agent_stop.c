@@ -13,17 +13,26 @@
 
 #define HURRY_US   (5 * ER_US_PER_S)
 #define WAITING_US (2 * ER_US_PER_S)
-#define SAVE_US    (10 * ER_US_PER_S) /* at most this to save, when the membership changes */
 #define RANKS_TOLD 8
 
-/* What is left of stop.grace after a second or third signal. */
+/* Of what `--deadline` gave; ER_FOREVER: it gave nothing. */
+static uint64_t time_left(const struct er_agent *agent, uint64_t now_us)
+{
+    if (agent->deadline_us == ER_FOREVER)
+        return ER_FOREVER;
+    return agent->deadline_us > now_us ? agent->deadline_us - now_us : 0;
+}
+
+/* What is left of stop.grace after a second or third signal, and before the deadline. */
 uint64_t er_agent_grace(const struct er_agent *agent)
 {
-    uint64_t grace_us = agent->config->stop.grace_us;
+    uint64_t grace_us = agent->config->stop.grace_us, left_us = time_left(agent, er_now_us());
 
     if (agent->stop_signals > 2)
         return 0;
-    return agent->stop_signals == 2 && grace_us > HURRY_US ? HURRY_US : grace_us;
+    if (agent->stop_signals == 2 && grace_us > HURRY_US)
+        grace_us = HURRY_US;
+    return grace_us < left_us ? grace_us : left_us;
 }
 
 static int alive(const struct er_agent *agent)
@@ -47,27 +56,50 @@ static void say_more_signals(const struct er_agent *agent, char *ret, size_t cap
         snprintf(ret, cap, "; two more signals kill at once");
 }
 
-/* The end of preempt.deadline belongs to the ladder: the grace, at most half of the time. */
-static uint64_t time_to_drain(const struct er_config *c)
+/* The end of the deadline (who asked has given one, or preempt.deadline) belongs to the ladder: the
+ * grace, at most half of the time. */
+static uint64_t time_to_drain(const struct er_agent *agent, uint64_t now_us)
 {
-    uint64_t half_us = c->preempt.deadline_us / 2;
+    const struct er_config *c = agent->config;
+    uint64_t left_us = time_left(agent, now_us), half_us;
 
-    return c->preempt.deadline_us - (c->stop.grace_us < half_us ? c->stop.grace_us : half_us);
+    if (left_us == ER_FOREVER)
+        left_us = er_config_preempt_deadline(c, er_wall_us());
+    half_us = left_us / 2;
+    return left_us - (c->stop.grace_us < half_us ? c->stop.grace_us : half_us);
 }
 
 /* One node of several: the workers go on until the others are ready for the change. */
 uint64_t er_agent_drain_node(struct er_agent *agent, const char *why, uint64_t now_us)
 {
-    uint64_t until_us = er_deadline_in(now_us, time_to_drain(agent->config));
     char time[ER_UNIT_TEXT_MAX];
 
-    er_format_duration(time_to_drain(agent->config), time);
+    agent->drained_us = er_deadline_in(now_us, time_to_drain(agent, now_us));
+    er_format_duration(time_to_drain(agent, now_us), time);
     if (alive(agent) > 0)
         er_agent_say(agent,
                      "%s: this node leaves the job as soon as the others can go on without it, "
                      "within %s; another signal: at once",
                      why, time);
-    return until_us;
+    return agent->drained_us;
+}
+
+/* They save and end by themselves, if they can be told to. */
+static bool begin_drain(struct er_agent *agent, const char *why, const char *more, uint64_t now_us)
+{
+    const struct er_config *c = agent->config;
+    uint64_t time_us = time_to_drain(agent, now_us);
+    char time[ER_UNIT_TEXT_MAX], when[ER_UNIT_TEXT_MAX + 80];
+
+    if (!er_group_all_spoke(agent->group) && c->resize.grace_us < time_us &&
+        agent->deadline_us == ER_FOREVER)
+        time_us = c->resize.grace_us;
+    er_format_duration(time_us, time);
+    snprintf(when, sizeof(when), "within %s%s", time, more);
+    if (!er_agent_drain_workers(agent, why, when, time_us))
+        return false;
+    agent->ladder_us = er_deadline_in(now_us, time_us);
+    return true;
 }
 
 void er_agent_begin_stop(struct er_agent *agent, const char *why, bool drain, uint64_t now_us)
@@ -79,16 +111,10 @@ void er_agent_begin_stop(struct er_agent *agent, const char *why, bool drain, ui
     if (n == 0)
         return;
     say_more_signals(agent, more, sizeof(more));
-    if (drain && er_group_drain(agent->group)) {
-        agent->draining = true;
-        agent->ladder_us = er_deadline_in(now_us, time_to_drain(c));
-        er_format_duration(time_to_drain(c), time);
-        er_agent_say(agent, "%s: asked %d worker%s to save and leave within %s%s", why, n,
-                     plural(n), time, more);
+    if (drain && begin_drain(agent, why, more, now_us))
         return;
-    }
-    if (c->stop.grace_us != ER_FOREVER) {
-        er_format_duration(c->stop.grace_us, time);
+    if (er_agent_grace(agent) != ER_FOREVER) {
+        er_format_duration(er_agent_grace(agent), time);
         snprintf(kill, sizeof(kill), "KILL after %s", time);
     }
     er_agent_say(agent, "%s: stopping %d worker%s with %s; %s%s", why, n, plural(n),
@@ -134,15 +160,24 @@ void er_agent_preempted(struct er_agent *agent, const char *why)
     er_driver_leave(agent->driver, ER_CODE_TEMPFAIL, why);
 }
 
-void er_agent_cancel(struct er_agent *agent)
+int er_agent_cancel(struct er_agent *agent, const struct er_agent_stop *stop, struct er_error *err)
 {
+    const char *why = stop->preempt ? "elastic-ctl stop --preempt" : "elastic-ctl stop";
+    uint64_t now_us = er_now_us();
+    int rc;
+
     if (agent->stop_signals > 0 || agent->done)
-        return; /* it is stopping */
-    if (er_agent_ask_stop(agent))
-        return;
+        return 0; /* it is stopping */
+    rc = er_agent_ask_stop(agent, stop, err);
+    if (rc <= 0)
+        return rc;
     agent->stop_signals = 1;
-    er_agent_begin_stop(agent, "elastic-ctl stop", false, er_now_us());
-    er_driver_leave(agent->driver, ER_CODE_CANCELED, "elastic-ctl stop");
+    agent->preempted = stop->preempt;
+    if (stop->time_us)
+        agent->deadline_us = er_deadline_in(now_us, stop->time_us);
+    er_agent_begin_stop(agent, why, stop->preempt || stop->time_us, now_us);
+    er_driver_leave(agent->driver, stop->preempt ? ER_CODE_TEMPFAIL : ER_CODE_CANCELED, why);
+    return 0;
 }
 
 /* "0, 3, 4 and 2 more" */
@@ -186,13 +221,21 @@ static bool can_go_on(const struct er_agent *agent)
     return agent->stop_signals == 0 && !agent->own_exit_code && !agent->draining;
 }
 
+/* Those that can live on are told to leave, wherever they wait; false: nobody can. */
+static bool leave(struct er_agent *agent, uint64_t now_us)
+{
+    if (!can_go_on(agent) || !er_group_leave(agent->group, now_us, er_agent_grace(agent)))
+        return false;
+    er_barriers_end(agent->barriers);
+    return true;
+}
+
 void er_agent_stop_step(struct er_agent *agent, uint64_t now_us)
 {
     if (!agent->group)
         return;
     er_agent_change_step(agent, now_us);
-    if (now_us >= agent->ladder_us && can_go_on(agent) &&
-        er_group_leave(agent->group, now_us, er_agent_grace(agent))) {
+    if (now_us >= agent->ladder_us && leave(agent, now_us)) {
         agent->ladder_us = ER_FOREVER;
     } else if (now_us >= agent->ladder_us) {
         er_agent_say(agent, "the time to save is over: stopping %d worker%s with %s", alive(agent),
@@ -217,7 +260,7 @@ void er_agent_stop_workers(struct er_agent *agent, uint64_t now_us)
 {
     er_agent_goodput_enter(agent, ER_TIME_STOP, now_us);
     agent->waiting_us = now_us + WAITING_US;
-    if (!can_go_on(agent) || !er_group_leave(agent->group, now_us, er_agent_grace(agent)))
+    if (!leave(agent, now_us))
         er_group_stop(agent->group, now_us, er_agent_grace(agent));
 }
 
@@ -233,31 +276,64 @@ static bool is_change(const char *reason)
     return false;
 }
 
-/* The time to save is part of what the leader waits for anyway. */
-static uint64_t time_to_save(const struct er_agent *agent)
+/* When the ladder begins: the leader waits as long. A node that goes away has its own time. */
+static uint64_t save_until(const struct er_agent *agent, uint64_t now_us)
 {
-    uint64_t half_us = er_agent_grace(agent) / 2;
+    uint64_t time_us = agent->deadline_us == ER_FOREVER ? agent->config->resize.grace_us
+                                                        : time_to_drain(agent, now_us);
+    uint64_t until_us = er_deadline_in(now_us, time_us);
 
-    return half_us < SAVE_US ? half_us : SAVE_US;
+    return agent->drained_us < until_us ? agent->drained_us : until_us;
+}
+
+/* By then nobody lives, as who asked for the stop or the drain has said. */
+static void take_deadline(struct er_agent *agent)
+{
+    struct er_look look;
+
+    er_driver_look(agent->driver, &look);
+    if (look.deadline_us && look.deadline_us < agent->deadline_us)
+        agent->deadline_us = look.deadline_us;
+}
+
+/* Workers are told to save, and have till agent->ladder_us; false: they can't be, or nobody gives
+ * them the time. */
+static bool save_first(struct er_agent *agent, const char *reason, uint64_t now_us)
+{
+    bool stays = agent->deadline_us == ER_FOREVER && can_go_on(agent);
+    uint64_t until_us = save_until(agent, now_us);
+
+    if (agent->draining || (!is_change(reason) && agent->deadline_us == ER_FOREVER))
+        return false;
+    if (!is_change(reason))
+        reason = "the job is being stopped";
+    if (!er_agent_ask_workers(agent, reason, stays, until_us - now_us, true))
+        return false;
+    agent->ladder_us = until_us;
+    return true;
 }
 
 void er_agent_on_stop(void *user, uint64_t generation, const char *reason)
 {
     struct er_agent *agent = user;
     uint64_t now_us = er_now_us();
+    bool fresh;
 
     er_gpu_wait_drop(agent, generation);
     if (!agent->group || er_group_assignment(agent->group)->generation != generation) {
         er_driver_left(agent->driver, generation);
         return;
     }
+    agent->peers_lost = er_agent_peers_lost(reason);
+    if (agent->peers_lost)
+        er_group_child(agent->group); /* who has died is the cause */
+    /* Who has not begun has nothing to save. */
+    fresh = agent->warming || er_group_starts(agent->group);
+    take_deadline(agent);
     agent->stop_wanted = true;
     agent->change.waits = agent->warming = false;
     if (er_group_gone(agent->group))
         er_agent_say_left(agent);
-    else if (is_change(reason) && !agent->draining &&
-             er_agent_ask_workers(agent, reason, can_go_on(agent), er_agent_grace(agent), true))
-        agent->ladder_us = er_deadline_in(now_us, time_to_save(agent));
-    else if (agent->ladder_us == ER_FOREVER)
+    else if ((fresh || !save_first(agent, reason, now_us)) && agent->ladder_us == ER_FOREVER)
         er_agent_stop_workers(agent, now_us);
 }

@@ -20,24 +20,6 @@
 #define LONG_US       (2 * 60 * ER_US_PER_S)
 #define REFUSED_US    (5 * ER_US_PER_S) /* of nothing but refusals: it is no slip of the start */
 
-/* "1m30s", in whole seconds. */
-static void whole_seconds(uint64_t us, char ret[ER_UNIT_TEXT_MAX])
-{
-    er_format_duration(us / ER_US_PER_S * ER_US_PER_S, ret);
-}
-
-/* "; giving up in 9m58s" or "" */
-static void say_limit(uint64_t until_us, uint64_t now_us, const char *what, char ret[96])
-{
-    char time[ER_UNIT_TEXT_MAX];
-
-    ret[0] = '\0';
-    if (until_us == 0 || until_us == ER_FOREVER)
-        return;
-    whole_seconds(until_us > now_us ? until_us - now_us : 0, time);
-    snprintf(ret, 96, "; %s %s", what, time);
-}
-
 /* Is it time for a line about a wait that began at `since_us`? A change of what is waited for is
  * told at once. */
 static bool due(struct er_wait_line *line, uint64_t since_us, uint64_t about, uint64_t now_us)
@@ -58,30 +40,31 @@ static bool due(struct er_wait_line *line, uint64_t since_us, uint64_t about, ui
 static void lost(struct er_agent *agent, const struct er_etcd_status *s)
 {
     const struct er_config *c = agent->config;
+    bool stops = strcmp(c->rendezvous.store_loss_policy, "stop") == 0;
     char limit[96];
 
     agent->wait.lost_us = s->down_since_us;
+    agent->wait.lost_generation = agent->group ? er_group_assignment(agent->group)->generation : 0;
     er_event(&agent->events, "store_lost", ER_SEVERITY_WARNING, er_driver_generation(agent->driver),
              "The store does not answer.", ER_STR("endpoints", s->endpoint),
              ER_STR("error", s->text));
-    say_limit(c->rendezvous.store_loss_limit_us == ER_FOREVER
-                  ? 0
-                  : s->down_since_us + c->rendezvous.store_loss_limit_us,
-              er_now_us(), "exit 69 in", limit);
-    er_agent_say(agent, "the store does not answer: the workers go on, nothing is committed%s (%s)",
-                 limit, s->text);
+    er_limit_text(c->rendezvous.store_loss_limit_us == ER_FOREVER
+                      ? 0
+                      : s->down_since_us + c->rendezvous.store_loss_limit_us,
+                  er_now_us(), "exit 69 in", limit);
+    er_agent_say(agent, "the store does not answer: the workers %s, nothing is committed%s (%s)",
+                 stops ? "stop before the node's lease can end" : "go on", limit, s->text);
 }
 
 /* What became of the world meanwhile shows a moment after the store is back. */
 static void restored(struct er_agent *agent, uint64_t now_us)
 {
     uint64_t outage_us = agent->wait.back_us - agent->wait.lost_us;
-    uint64_t ours = agent->group ? er_group_assignment(agent->group)->generation : 0;
-    bool same = er_driver_generation(agent->driver) == ours;
+    bool same = er_driver_generation(agent->driver) == agent->wait.lost_generation;
     char time[ER_UNIT_TEXT_MAX];
 
     agent->wait.lost_us = 0;
-    whole_seconds(outage_us, time);
+    er_seconds_text(outage_us, time, sizeof(time));
     er_event(&agent->events, "store_restored", ER_SEVERITY_INFO,
              er_driver_generation(agent->driver), "The store answers again.",
              ER_NUM("outage_ms", (double)outage_us / 1e3),
@@ -99,6 +82,48 @@ static void give_up(struct er_agent *agent, int code, const char *why,
     er_agent_fail(agent, code, &err);
 }
 
+/* What to look at, by what a member says. */
+static const char *hint(const struct er_config *c, const char *says)
+{
+    static const struct {
+        const char *word, *hint;
+    } HINTS[] = {
+        {"is not in peer certificate",
+         "its certificate names another host: rendezvous.endpoints as "
+         "the certificate has them, or rendezvous.tls.server_name"},
+        {"Hostname Verification", "its certificate names another host: rendezvous.endpoints as the "
+                                  "certificate has them, or rendezvous.tls.server_name"},
+        {"ertificate verify failed", "rendezvous.tls.ca is not the authority of its certificate, "
+                                     "or that has expired"},
+        {"CERTIFICATE_VERIFY_FAILED", "rendezvous.tls.ca is not the authority of its certificate, "
+                                      "or that has expired"},
+        {"authentication failed", "rendezvous.auth.user does not exist or has another password "
+                                  "than the one in rendezvous.auth.password_file"},
+        {"user name is empty", "it wants a user: rendezvous.auth, or the name in the certificate "
+                               "rendezvous.tls.cert"},
+        {"permission denied", "its account needs a role with read and write permission on this "
+                              "job's keys"},
+    };
+
+    if (c->rendezvous.managed.secret_file)
+        return "is rendezvous.managed.secret_file the same on all nodes?";
+    for (size_t i = 0; i < ER_ARRAY_N(HINTS); i++) {
+        if (strstr(says, HINTS[i].word))
+            return HINTS[i].hint;
+    }
+    return "certificate, password or role";
+}
+
+static void refuse(struct er_agent *agent, const struct er_etcd_status *s)
+{
+    const struct er_config *c = agent->config;
+    char why[320];
+
+    snprintf(why, sizeof(why), "the store refuses this agent, for keys below '%s/%s/' (%s)",
+             c->rendezvous.prefix, c->name, hint(c, s->text));
+    give_up(agent, ER_CODE_NOPERM, why, s);
+}
+
 static void never_there(struct er_agent *agent, const struct er_etcd_status *s, uint64_t now_us)
 {
     uint64_t until_us =
@@ -111,19 +136,14 @@ static void never_there(struct er_agent *agent, const struct er_etcd_status *s, 
     else if (!w->refused_us)
         w->refused_us = now_us;
     if (w->refused_us && now_us >= w->refused_us + REFUSED_US) {
-        give_up(agent, ER_CODE_NOPERM,
-                agent->config->rendezvous.managed.secret_file
-                    ? "the store refuses this agent (is rendezvous.managed.secret_file the same on "
-                      "all nodes?)"
-                    : "the store refuses this agent",
-                s);
+        refuse(agent, s);
     } else if (now_us + LOOK_EVERY_US >= until_us) {
         er_format_duration(agent->config->rendezvous.join_timeout_us, time);
         snprintf(why, sizeof(why), "the store was not reached within rendezvous.join_timeout (%s)",
                  time);
         give_up(agent, s->rc == -EACCES ? ER_CODE_NOPERM : ER_CODE_UNAVAILABLE, why, s);
     } else if (due(&w->store, agent->started_us, (uint64_t)-s->rc, now_us)) {
-        say_limit(until_us, now_us, "giving up in", limit);
+        er_limit_text(until_us, now_us, "giving up in", limit);
         er_agent_say(agent, "waiting for the store: %s%s", s->text, limit);
     }
 }
@@ -181,62 +201,28 @@ static void look_at_rights(struct er_agent *agent, const struct er_look *look, u
 
 /* ---- other nodes ---- */
 
-static void say_last_call(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
-{
-    char time[ER_UNIT_TEXT_MAX];
-
-    whole_seconds(look->last_call_us > now_us ? look->last_call_us - now_us : 0, time);
-    er_agent_say(agent, "have %u %s of %u to %u: starting in %s, or when there are %u", look->have,
-                 look->have == 1 ? "node" : "nodes", look->min, look->max, time, look->max);
-}
-
-static void say_too_few(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
-{
-    char limit[96];
-
-    say_limit(look->give_up_us, now_us, "giving up in", limit);
-    er_agent_say(agent, "have %u of %u nodes, waiting for %u more%s", look->have, look->min,
-                 look->min - look->have, limit);
-}
-
 static void say_forming(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
 {
     struct er_wait *w = &agent->wait;
+    char text[ER_SENTENCE_MAX];
 
     if (!due(&w->nodes, w->forming_us, look->leads ? look->have + 1 : 0, now_us))
         return;
-    if (!look->leads && look->leader[0])
-        er_agent_say(agent, "waiting for the other nodes; node '%s' leads", look->leader);
-    else if (!look->leads)
-        er_agent_say(agent, "waiting for a node that leads");
-    else if (look->have < look->min)
-        say_too_few(agent, look, now_us);
-    else if (look->last_call_us)
-        say_last_call(agent, look, now_us);
-    else if (look->unready)
-        er_agent_say(agent, "waiting for %u node%s to stop the last generation's workers",
-                     look->unready, look->unready == 1 ? "" : "s");
+    er_wait_sentence(look, now_us, text);
+    if (text[0])
+        er_agent_say(agent, "%s", text);
 }
 
 static void say_spare(struct er_agent *agent, const struct er_look *look, uint64_t now_us)
 {
     struct er_wait *w = &agent->wait;
+    char text[ER_SENTENCE_MAX];
 
     if (w->spare_generation == look->generation || now_us < w->forming_us + PATIENCE_US)
         return;
     w->spare_generation = look->generation;
-    if (look->spec_is_next) {
-        er_agent_say(agent,
-                     "parked as a spare: generation %llu runs with the job's present settings; "
-                     "this node's are the next ones, which hold when the job forms anew and at "
-                     "least %u nodes have them",
-                     (unsigned long long)look->generation, look->min);
-        return;
-    }
-    er_agent_say(agent,
-                 "parked as a spare: generation %llu runs with %u nodes, at most %u; this node "
-                 "joins when there is a place",
-                 (unsigned long long)look->generation, look->nnodes, look->max);
+    er_wait_sentence(look, now_us, text);
+    er_agent_say(agent, "%s", text);
 }
 
 static void look_at_nodes(struct er_agent *agent, const struct er_look *look, uint64_t now_us)

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "agent/agent_hang.h"
 #include "agent/agent_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -79,12 +80,17 @@ void er_agent_fail(struct er_agent *agent, int code, const struct er_error *err)
 
 void er_agent_say_left(struct er_agent *agent)
 {
-    uint64_t generation = er_group_assignment(agent->group)->generation;
+    uint64_t generation = er_group_assignment(agent->group)->generation, now_us = er_now_us();
 
-    if (agent->left_said || er_health_again(agent, er_now_us()))
+    if (agent->left_said)
+        return;
+    er_agent_refill_left(agent, now_us);
+    agent->left_fit = agent->left_fit || !er_health_again(agent, now_us);
+    if (!agent->left_fit || er_agent_refill_waits(agent, now_us))
         return;
     agent->left_said = true;
     er_agent_take_port(agent);
+    er_driver_slots(agent->driver, er_agent_next_slots(agent));
     er_driver_left(agent->driver, generation);
 }
 
@@ -103,6 +109,18 @@ static void remember_failure(struct er_agent *agent, struct er_worker *w)
     er_rfc3339(er_wall_us(), agent->failed_ts);
 }
 
+/* Where it was: in the step after the last one that it finished. Failures of start-up and of the
+ * disk have nothing to do with the step. */
+static uint64_t failed_in(const struct er_worker *w)
+{
+    uint64_t phase = w->page ? atomic_load(&w->page->from_worker.phase) : ER_PHASE_STARTUP;
+    uint64_t step = w->page ? atomic_load(&w->page->from_worker.step) : 0;
+
+    if (phase == ER_PHASE_STARTUP || phase == ER_PHASE_CHECKPOINT || step >= UINT64_MAX / 2)
+        return 0;
+    return step + 1;
+}
+
 static void fill_cause(const struct er_agent *agent, struct er_worker *w, struct er_cause *cause)
 {
     *cause = (struct er_cause){
@@ -116,6 +134,7 @@ static void fill_cause(const struct er_agent *agent, struct er_worker *w, struct
         .fatal = w->judgement.fatal,
         .uncounted = w->judgement.uncounted,
         .step = w->page ? atomic_load(&w->page->from_worker.step) : 0,
+        .in_step = failed_in(w),
     };
     snprintf(cause->node_id, sizeof(cause->node_id), "%s", agent->config->node.id);
     snprintf(cause->host, sizeof(cause->host), "%s", agent->hostname);
@@ -147,6 +166,7 @@ static void judge(struct er_agent *agent, struct er_worker *w, bool progress)
     const struct er_policy_input in = {
         .exit = w->exit,
         .stopped_by_us = w->fsm.stopped_by_us || agent->draining,
+        .unexplained = agent->peers_lost && !agent->draining && !w->fsm.signaled,
         .agent_signal = agent->stop_signal,
         .agent_signal_us = agent->stop_signal_us,
         .now_us = w->exited_us,
@@ -161,6 +181,12 @@ static void judge(struct er_agent *agent, struct er_worker *w, bool progress)
     w->judgement = er_agent_policy_judge(&in);
 }
 
+/* One that hung had failed before it was killed. */
+static uint64_t failed_us(const struct er_worker *w)
+{
+    return w->hung && w->hung_us < w->exited_us ? w->hung_us : w->exited_us;
+}
+
 static void on_failed(struct er_agent *agent, struct er_worker *w, bool progress)
 {
     struct er_cause cause;
@@ -173,9 +199,18 @@ static void on_failed(struct er_agent *agent, struct er_worker *w, bool progress
         er_driver_progress(agent->driver, w->generation);
     fill_cause(agent, w, &cause);
     say_result(agent, &cause);
-    er_recovery_failed(&agent->recovery, w->exited_us, er_now_us());
-    er_agent_goodput_enter(agent, ER_TIME_DETECT, w->exited_us);
+    agent->refill.failed |= cause.fatal;
+    er_agent_step_recovery(agent, er_now_us()); /* of the failure before: it may be just over */
+    er_recovery_failed(&agent->recovery, failed_us(w), er_now_us());
+    er_agent_goodput_enter(agent, ER_TIME_DETECT, failed_us(w));
     er_agent_goodput_enter(agent, ER_TIME_STOP, er_now_us());
+}
+
+void er_agent_worker_hung(struct er_agent *agent, struct er_worker *w)
+{
+    w->exit = (struct er_exit){.kind = ER_EXIT_HUNG};
+    w->judgement = (struct er_policy_result){.outcome = ER_OUTCOME_FAILED};
+    on_failed(agent, w, has_progress(agent->group));
 }
 
 static bool all_ok(struct er_group *group)
@@ -189,11 +224,20 @@ static bool all_ok(struct er_group *group)
     return true;
 }
 
+/* A program that ends with 0 by a signal that hit all processes, as Slurm's notice does, has not
+ * finished: it has saved, perhaps. */
+static bool ended_by_notice(const struct er_agent *agent, const struct er_worker *w)
+{
+    return agent->config->nnodes_max > 1 && agent->stop_signal &&
+           w->exited_us - agent->stop_signal_us <= agent->config->stop.grace_us;
+}
+
 static void on_exited(void *user, struct er_worker *w)
 {
     struct er_agent *agent = user;
     bool progress = has_progress(agent->group);
 
+    er_agent_hang_exited(agent, w);
     judge(agent, w, progress);
     if (w->judgement.outcome == ER_OUTCOME_FAILED)
         on_failed(agent, w, progress);
@@ -203,7 +247,11 @@ static void on_exited(void *user, struct er_worker *w)
     er_agent_metrics_worker(agent, w);
     er_gpu_wait_exited(agent, w->pid);
     /* Who leaves on our word has not finished. */
-    if (!agent->draining && er_group_alive(agent->group) == 0 && all_ok(agent->group))
+    if (agent->draining || er_group_alive(agent->group) > 0 || !all_ok(agent->group))
+        return;
+    if (ended_by_notice(agent, w))
+        er_driver_leave(agent->driver, ER_CODE_TEMPFAIL, "its workers ended by the signal");
+    else
         say_result(agent, NULL);
 }
 
@@ -221,6 +269,16 @@ static void on_gone(void *user)
     er_gpu_wait_gone(agent, er_now_us());
     if (agent->stop_wanted)
         er_agent_say_left(agent);
+}
+
+/* The store has said nothing of a loss: it may still, and then that is the cause. Until then, all
+ * go on with what they hold. */
+static void on_deserted(void *user)
+{
+    struct er_agent *agent = user;
+
+    er_group_child(agent->group); /* who has died is the cause */
+    er_agent_lead_out(agent, er_group_deserter(agent->group), er_now_us());
 }
 
 /* The node is not fit for another generation: what the stuck one holds is not free. */
@@ -281,13 +339,21 @@ static void say_generation(struct er_agent *agent, const struct er_assignment *a
 /* Those that waited for it are in the generation; the others' successors have been started. */
 static void say_kept(struct er_agent *agent, const struct er_assignment *a)
 {
-    int n = er_group_size(agent->group), kept = 0;
+    int n = er_group_size(agent->group), kept = 0, joined = 0;
+    char text[32] = "";
 
-    for (int i = 0; i < n; i++)
-        kept += er_group_worker(agent->group, i)->has_left;
-    er_agent_say(
-        agent, "generation %llu (%s): %d of %d worker%s kept their memory, %d started anew",
-        (unsigned long long)a->generation, a->reason, kept, n, n == 1 ? "" : "s", n - kept);
+    for (int i = 0; i < n; i++) {
+        const struct er_worker *w = er_group_worker(agent->group, i);
+
+        kept += w->kept_us && w->told;
+        joined += w->kept_us && !w->told && !agent->refill.until_us; /* else: a successor */
+    }
+    if (joined > 0)
+        snprintf(text, sizeof(text), ", %d joined", joined);
+    er_agent_say(agent,
+                 "generation %llu (%s): %d of %d worker%s kept their memory, %d started anew%s",
+                 (unsigned long long)a->generation, a->reason, kept, n, n == 1 ? "" : "s",
+                 n - kept - joined, text);
 }
 
 static int go_on_with_group(struct er_agent *agent, const struct er_assignment *a,
@@ -307,17 +373,36 @@ static int go_on_with_group(struct er_agent *agent, const struct er_assignment *
     return 0;
 }
 
+/* Those that wait have a place there, each of them. */
+static bool goes_on(const struct er_agent *agent, const struct er_assignment *a)
+{
+    return agent->group && er_group_parted(agent->group) &&
+           er_group_next(agent->group).left <= a->local_size;
+}
+
 static int start_group(struct er_agent *agent, const struct er_assignment *a, struct er_error *err)
 {
     static const struct er_group_callbacks CALLBACKS = {
-        .exited = on_exited, .gone = on_gone, .parted = on_gone, .stuck = on_stuck};
+        .exited = on_exited,
+        .gone = on_gone,
+        .parted = on_gone,
+        .deserted = on_deserted,
+        .stuck = on_stuck,
+        .unjoined = er_agent_on_unjoined,
+    };
+    bool anew = !goes_on(agent, a);
+    int rc;
 
-    if (agent->group && er_group_parted(agent->group) &&
-        er_group_size(agent->group) == a->local_size)
-        return go_on_with_group(agent, a, err);
-    er_group_free(agent->group);
-    agent->group = NULL;
-    return er_group_start(&agent->group, &agent->group_ctx, a, &CALLBACKS, agent, err);
+    if (anew) {
+        er_group_free(agent->group);
+        agent->group = NULL;
+        rc = er_group_start(&agent->group, &agent->group_ctx, a, &CALLBACKS, agent, err);
+    } else {
+        rc = go_on_with_group(agent, a, err);
+    }
+    if (agent->group)
+        er_agent_refill_begin(agent, a, anew);
+    return rc;
 }
 
 static void event_started(struct er_agent *agent, const struct er_assignment *a)
@@ -325,10 +410,12 @@ static void event_started(struct er_agent *agent, const struct er_assignment *a)
     for (int i = 0; agent->group && i < er_group_size(agent->group); i++) {
         struct er_worker *w = er_group_worker(agent->group, i);
 
-        if (!w->kept_us)
-            er_event(&agent->events, "worker_started", ER_SEVERITY_INFO, a->generation,
-                     "A worker was started.", ER_INT("rank", w->rank),
-                     ER_INT("local_rank", w->local_rank), ER_INT("pid", w->pid));
+        if (w->told)
+            continue;
+        w->told = true;
+        er_event(&agent->events, "worker_started", ER_SEVERITY_INFO, a->generation,
+                 "A worker was started.", ER_INT("rank", w->rank),
+                 ER_INT("local_rank", w->local_rank), ER_INT("pid", w->pid));
     }
 }
 
@@ -344,7 +431,8 @@ static void count_generation(struct er_agent *agent, const struct er_assignment 
 
 static void begin(struct er_agent *agent, const struct er_assignment *a)
 {
-    agent->stop_wanted = agent->left_said = agent->result_said = agent->draining = false;
+    agent->stop_wanted = agent->peers_lost = agent->left_said = agent->left_fit =
+        agent->result_said = agent->draining = false;
     snprintf(agent->events.run, sizeof(agent->events.run), "%s", a->run);
     er_barriers_begin(agent->barriers, a);
     agent->ever_started = true;
@@ -386,6 +474,17 @@ void er_agent_warm_step(struct er_agent *agent)
     er_driver_prepared(agent->driver, er_group_assignment(agent->group)->generation);
 }
 
+/* Nobody is started anew: what the dead ones held is of no matter yet. */
+static bool has_enough(const struct er_agent *agent, const struct er_assignment *a)
+{
+    struct er_group_next next;
+
+    if (!goes_on(agent, a))
+        return false;
+    next = er_group_next(agent->group);
+    return next.left + next.up >= a->local_size;
+}
+
 void er_agent_on_start(void *user, const struct er_assignment *a)
 {
     struct er_agent *agent = user;
@@ -393,13 +492,14 @@ void er_agent_on_start(void *user, const struct er_assignment *a)
     bool warm = agent->warming && agent->group && er_group_confirm(agent->group, a);
     int rc = 0;
 
-    if (!warm && er_gpu_wait_hold(agent, a))
+    if (!warm && !has_enough(agent, a) && er_gpu_wait_hold(agent, a))
         return;
     agent->warming = false;
     if (!warm)
         begin(agent, a);
     er_cleanup_fd(&agent->port_fd);
     er_recovery_started(&agent->recovery, a->reason, er_now_us());
+    er_agent_note_faults(agent, a->reason, er_now_us());
     count_generation(agent, a, er_now_us());
     say_generation(agent, a);
     if (!warm)
@@ -407,6 +507,8 @@ void er_agent_on_start(void *user, const struct er_assignment *a)
     event_started(agent, a);
     if (rc)
         start_failed(agent, a, rc, &err);
+    else
+        er_agent_address_started(agent, a);
 }
 
 static const char *drop_reason(struct er_agent *agent, int error, int stream)

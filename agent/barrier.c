@@ -42,6 +42,7 @@ struct er_barriers {
     int node_rank, nnodes, local_size;
     struct er_list barriers, rounds, orphans; /* orphans: rounds without owner */
     unsigned name_n;
+    bool over; /* the generation ends: nobody waits any more */
 };
 
 static void advance(struct round *r);
@@ -204,11 +205,11 @@ static bool waits_already(const struct barrier *b, int local_rank)
 void er_barriers_arrive(struct er_barriers *bs, struct er_ctlconn *conn, uint32_t seq,
                         int local_rank, const char *name, uint64_t deadline_us)
 {
-    struct barrier *b = find_or_add(bs, name);
+    struct barrier *b = bs->over ? NULL : find_or_add(bs, name);
     struct waiter *w;
 
     if (!b || waits_already(b, local_rank)) {
-        er_ctlconn_status(conn, seq, b ? -EALREADY : ER_E_LIMIT, NULL);
+        er_ctlconn_status(conn, seq, bs->over ? ER_E_STALE : b ? -EALREADY : ER_E_LIMIT, NULL);
         return;
     }
     w = calloc(1, sizeof(*w));
@@ -227,7 +228,7 @@ void er_barriers_arrive(struct er_barriers *bs, struct er_ctlconn *conn, uint32_
         begin_round(bs, b);
 }
 
-void er_barriers_begin(struct er_barriers *bs, const struct er_assignment *a)
+void er_barriers_end(struct er_barriers *bs)
 {
     while (!er_list_empty(&bs->barriers))
         free_barrier(ER_LIST_ITEM(bs->barriers.next, struct barrier, node), ER_E_STALE);
@@ -245,6 +246,13 @@ void er_barriers_begin(struct er_barriers *bs, const struct er_assignment *a)
         er_list_push_back(&bs->orphans, &r->node);
     }
     bs->name_n = 0;
+    bs->over = true;
+}
+
+void er_barriers_begin(struct er_barriers *bs, const struct er_assignment *a)
+{
+    er_barriers_end(bs);
+    bs->over = false;
     bs->generation = a->generation;
     bs->node_rank = a->node_rank;
     bs->nnodes = a->nnodes;
@@ -269,10 +277,32 @@ void er_barriers_free(struct er_barriers *bs)
 {
     if (!bs)
         return;
-    er_barriers_begin(bs, &(struct er_assignment){.local_size = 1});
+    er_barriers_end(bs);
     while (!er_list_empty(&bs->orphans))
         free_round(ER_LIST_ITEM(bs->orphans.next, struct round, node), ER_E_STALE);
     free(bs);
+}
+
+static bool has(const struct er_list *waiters, int local_rank)
+{
+    er_list_for_each (node, waiters) {
+        if (ER_LIST_ITEM(node, struct waiter, node)->local_rank == local_rank)
+            return true;
+    }
+    return false;
+}
+
+bool er_barriers_has(const struct er_barriers *bs, int local_rank)
+{
+    er_list_for_each (node, &bs->barriers) {
+        if (has(&ER_LIST_ITEM(node, struct barrier, node)->waiters, local_rank))
+            return true;
+    }
+    er_list_for_each (node, &bs->rounds) {
+        if (has(&ER_LIST_ITEM(node, struct round, node)->waiters, local_rank))
+            return true;
+    }
+    return false;
 }
 
 uint64_t er_barriers_deadline(const struct er_barriers *bs)

@@ -21,6 +21,10 @@ void er_barriers_free(struct er_barriers *barriers);
 /* A new generation on this node; whoever still waits in the old one is answered ER_E_STALE. */
 void er_barriers_begin(struct er_barriers *barriers, const struct er_assignment *a);
 
+/* The generation ends, and its workers are to leave it: whoever waits, or comes, is answered
+ * ER_E_STALE, since ranks that were lost will not come any more. */
+void er_barriers_end(struct er_barriers *barriers);
+
 /* `name` has less than ER_BARRIER_NAME_MAX bytes. Takes over the request: it is answered 0,
  * -ETIMEDOUT, ER_E_STALE, ER_E_LIMIT (too many names) or -EALREADY (this rank waits there already).
  */
@@ -30,4 +34,6 @@ void er_barriers_arrive(struct er_barriers *barriers, struct er_ctlconn *conn, u
 /* When the next of those who wait runs out of time (ER_FOREVER: nobody does), and answering them.
  */
 uint64_t er_barriers_deadline(const struct er_barriers *barriers);
+/* Is a local worker at one of them? */
+bool er_barriers_has(const struct er_barriers *barriers, int local_rank);
 void er_barriers_step(struct er_barriers *barriers, uint64_t now_us);

@@ -288,6 +288,7 @@ static int load_values(struct er_loader *loader, struct er_error *err)
     er_loader_environment(loader);
     er_loader_options(loader);
     er_loader_role(loader);
+    er_loader_slurm_end(loader);
     er_loader_command(loader);
     sound = !loader->findings.n;
     er_loader_available(loader);
@@ -299,7 +300,7 @@ static int load_values(struct er_loader *loader, struct er_error *err)
     return er_findings_result(&loader->findings, err);
 }
 
-static struct er_config *new_config(void)
+struct er_config *er_config_new(void)
 {
     ER_CLEANUP(er_config_free_cleanup) struct er_config *config = calloc(1, sizeof(*config));
     struct er_origins *origins;
@@ -341,7 +342,7 @@ static int load(struct er_loader *loader, struct er_error *err)
 int er_config_load(struct er_config **ret, int argc, char **argv, char **environ_,
                    struct er_error *err)
 {
-    ER_CLEANUP(er_config_free_cleanup) struct er_config *config = new_config();
+    ER_CLEANUP(er_config_free_cleanup) struct er_config *config = er_config_new();
     ER_CLEANUP(er_cleanup_free)
     struct er_option_use *uses = calloc((size_t)argc + 1, sizeof(*uses));
     struct er_loader loader = {
@@ -363,6 +364,20 @@ int er_config_load(struct er_config **ret, int argc, char **argv, char **environ
     free(loader.master_addr_from);
     if (!rc)
         *ret = ER_TAKE(config);
+    return rc;
+}
+
+int er_config_put(struct er_config *config, const struct er_key_info *key, const char *text,
+                  const char *origin, struct er_error *err)
+{
+    const struct er_config_source source = {.layer = ER_LAYER_OPTION, .label = origin};
+    struct er_loader loader = {.config = config};
+    int rc;
+
+    er_findings_init(&loader.findings);
+    er_loader_set_text(&loader, key, text, &source);
+    rc = er_findings_result(&loader.findings, err);
+    er_findings_done(&loader.findings);
     return rc;
 }
 

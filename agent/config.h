@@ -29,7 +29,11 @@ struct er_envlist {
 };
 
 enum er_stdin_mode { ER_STDIN_AUTO, ER_STDIN_NONE, ER_STDIN_INHERIT };
+enum er_on_loss { ER_ON_LOSS_RESPAWN, ER_ON_LOSS_SHRINK };
+enum er_poison_action { ER_POISON_STOP, ER_POISON_SKIP };
 enum er_resize_at { ER_RESIZE_STEP, ER_RESIZE_CHECKPOINT, ER_RESIZE_NOW };
+enum er_hang_action { ER_HANG_RESTART, ER_HANG_REPORT };
+enum er_straggler_action { ER_STRAGGLER_REPORT, ER_STRAGGLER_SET_ASIDE };
 enum er_below_min { ER_BELOW_MIN_WAIT, ER_BELOW_MIN_STOP };
 enum er_backend { ER_BACKEND_AUTO, ER_BACKEND_EMBEDDED, ER_BACKEND_ETCD, ER_BACKEND_MANAGED };
 enum er_run_mode {
@@ -103,6 +107,7 @@ struct er_config {
     struct {
         char *id;               /* resolved identity */
         bool id_is_host;        /* nobody gave one: it is the host name */
+        bool id_is_unit;        /* nor here; it is what a unit of systemd has */
         int32_t rank;           /* -1: none */
         char *address;          /* auto | interface | address | host name */
         char *topology;         /* NULL: none */
@@ -137,16 +142,23 @@ struct er_config {
         uint64_t window_us, backoff_initial_us, backoff_max_us;
         struct er_strlist fatal_exit_codes;
         uint64_t gpu_memory_timeout_us;
+        enum er_on_loss on_loss;
+        uint64_t respawn_wait_us; /* ER_FOREVER: the place is filled in the next generation */
         struct {
             uint32_t max;
             uint64_t window_us, cooldown_us;
         } node_strikes;
+        struct {
+            uint32_t failures;
+            enum er_poison_action action;
+        } poison_step;
     } restart;
 
     struct {
         enum er_resize_at at;
         enum er_below_min below_min;
         uint64_t settle_us, min_interval_us, grace_us;
+        int notice_signal; /* 0: none */
     } resize;
 
     struct {
@@ -160,7 +172,21 @@ struct er_config {
         char *file;                /* NULL: none; absolute */
         struct er_strlist command; /* empty: none */
         uint64_t interval_us, deadline_us;
+        uint64_t ends_wall_us; /* when the scheduler ends this node anyway; 0: not known */
     } preempt;
+
+    struct {
+        uint64_t floor_us, startup_us, checkpoint_us, evaluation_us; /* ER_FOREVER: no limit */
+        double factor;
+        enum er_hang_action action;
+        bool stacks;
+    } hang;
+
+    struct {
+        double threshold; /* 0: nobody is looked at */
+        uint64_t for_us;
+        enum er_straggler_action action;
+    } straggler;
 
     struct {
         struct er_strlist builtin; /* disk memory gpu clock */
@@ -228,6 +254,14 @@ int er_config_exit_code(const struct er_error *err);
 bool er_config_keeps_record(const struct er_config *config);
 /* rendezvous.lease_ttl; auto grows with the job, so that keeping leases alive stays cheap. */
 uint64_t er_config_lease_ttl(const struct er_config *config);
+/* From a notice that comes at `wall_us` to the end of this node: preempt.deadline, or what the
+ * scheduler leaves. */
+uint64_t er_config_preempt_deadline(const struct er_config *config, uint64_t wall_us);
+/* Another value for one key, as a job spec would have it, while everything else stays. ER_E_USAGE.
+ */
+struct er_key_info;
+int er_config_put(struct er_config *config, const struct er_key_info *key, const char *text,
+                  const char *origin, struct er_error *err);
 /* The identity that is settled when the agent starts. -ENOMEM. */
 int er_config_set_node_id(struct er_config *config, const char *id, struct er_error *err);
 /* Are the agent's own lines JSON? */

@@ -52,6 +52,9 @@ struct er_loader {
     struct er_findings findings;
 };
 
+/* All fields zero. NULL: out of memory. */
+struct er_config *er_config_new(void);
+
 /* The value of the key `path`, which exists, as text, and where it is from. */
 struct er_setting *er_config_setting(const struct er_config *config, const char *path);
 
@@ -97,6 +100,8 @@ void er_loader_command(struct er_loader *loader);
  * values. */
 void er_loader_available(struct er_loader *loader);
 void er_loader_resolve(struct er_loader *loader);
+/* Of the checks across keys those of keys that may change while the job runs. */
+void er_loader_check_live(struct er_loader *loader);
 /* agent/config_store.c: which store, and whether what it takes is given. */
 void er_loader_store_kind(struct er_loader *loader);
 void er_loader_name_in_store(struct er_loader *loader);
@@ -105,6 +110,10 @@ void er_loader_host(struct er_loader *loader);
 /* agent/config_managed.c: endpoints from torchrun's options; then whether managed etcd has what it
  * takes. */
 void er_loader_managed_torchrun(struct er_loader *loader);
+/* When the allocation ends, for preempt.deadline. */
+void er_loader_slurm_end(struct er_loader *loader);
+/* Where nothing else is said: on the first hosts of a Slurm allocation. False: there is none. */
+bool er_loader_managed_slurm(struct er_loader *loader);
 void er_loader_managed_check(struct er_loader *loader);
 /* agent/config_folder.c */
 void er_loader_folders(struct er_loader *loader);

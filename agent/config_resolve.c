@@ -1,6 +1,7 @@
 #include "agent/config_internal.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/subst.h"
+#include "agent/unit_node.h"
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "base/parse.h"
@@ -285,6 +287,11 @@ static void resolve_node_id(struct er_loader *loader)
 
     if (strcmp(loader->config->node.id, "auto") != 0)
         return;
+    if (er_unit_node_id(loader->environ_, host, sizeof(host)) == 0) {
+        loader->config->node.id_is_unit = true;
+        er_loader_replace(loader, "node.id", &loader->config->node.id, strdup(host));
+        return;
+    }
     if (gethostname(host, sizeof(host) - 1) || !*host)
         memcpy(host, "localhost", sizeof("localhost"));
     loader->config->node.id_is_host = true;
@@ -333,6 +340,26 @@ static void check_signals(struct er_loader *loader)
         finding(loader, er_loader_code_of(loader, "stop.forward"),
                 "%s: names a signal that stop.signals_to_handle names too",
                 er_loader_where(loader, "stop.forward"));
+    if (config->resize.notice_signal == SIGKILL || config->resize.notice_signal == SIGSTOP)
+        finding(loader, er_loader_code_of(loader, "resize.notice_signal"),
+                "%s: no program can take notice of KILL or STOP; give one that yours handles, such "
+                "as USR1",
+                er_loader_where(loader, "resize.notice_signal"));
+}
+
+void er_loader_check_live(struct er_loader *loader)
+{
+    const struct er_config *config = loader->config;
+
+    if (config->restart.backoff_initial_us > config->restart.backoff_max_us)
+        finding(loader, er_loader_code_of(loader, "restart.backoff.initial"),
+                "%s: must not be longer than restart.backoff.max",
+                er_loader_where(loader, "restart.backoff.initial"));
+    if (config->checkpoint.dir && !config->checkpoint.every_steps &&
+        config->checkpoint.every_us == ER_FOREVER)
+        finding(loader, er_loader_code_of(loader, "checkpoint.every"),
+                "%s: with checkpoint.dir set, one of every and every_steps must be given",
+                er_loader_where(loader, "checkpoint.every"));
 }
 
 static void check_times(struct er_loader *loader)
@@ -343,10 +370,6 @@ static void check_times(struct er_loader *loader)
     if (lease % ER_US_PER_S)
         finding(loader, er_loader_code_of(loader, "rendezvous.lease_ttl"),
                 "%s: must be whole seconds", er_loader_where(loader, "rendezvous.lease_ttl"));
-    if (config->restart.backoff_initial_us > config->restart.backoff_max_us)
-        finding(loader, er_loader_code_of(loader, "restart.backoff.initial"),
-                "%s: must not be longer than restart.backoff.max",
-                er_loader_where(loader, "restart.backoff.initial"));
     if (!strcmp(config->rendezvous.store_loss_policy, "stop") &&
         er_config_lease_ttl(config) < er_deadline_in(config->stop.grace_us, 2 * ER_US_PER_S))
         finding(loader, er_loader_code_of(loader, "rendezvous.store_loss.policy"),
@@ -361,11 +384,6 @@ static void check_rest(struct er_loader *loader)
     if (config->version > 1)
         finding(loader, ER_E_CONFIG, "%s: version %u is newer than this program knows (1)",
                 er_loader_where(loader, "version"), config->version);
-    if (config->checkpoint.dir && !config->checkpoint.every_steps &&
-        config->checkpoint.every_us == ER_FOREVER)
-        finding(loader, er_loader_code_of(loader, "checkpoint.every"),
-                "%s: with checkpoint.dir set, one of every and every_steps must be given",
-                er_loader_where(loader, "checkpoint.every"));
     if (config->command.n > ARGUMENTS_MAX)
         finding(loader, ER_E_CONFIG, "command: more than %d arguments", ARGUMENTS_MAX);
 }
@@ -415,6 +433,7 @@ void er_loader_resolve(struct er_loader *loader)
     er_loader_host(loader);
     check_signals(loader);
     check_times(loader);
+    er_loader_check_live(loader);
     check_rest(loader);
     check_local_ranks(loader);
     er_loader_folders(loader);

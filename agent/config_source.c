@@ -32,6 +32,8 @@ static const struct {
     {"nnodes", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", ""},
     {"node.id", "SLURM_JOB_ID", "SLURMD_NODENAME", ""},
     {"node.rank", "SLURM_JOB_ID", "SLURM_NODEID", ""},
+    {"name", "ELASTIC_INSTANCE", "ELASTIC_INSTANCE", ""}, /* %i of the systemd unit */
+    {"preempt.deadline", "ELASTIC_STOP_TIMEOUT", "ELASTIC_STOP_TIMEOUT", ""},
     {"node.rank", "KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", ""},
 };
 

@@ -95,6 +95,9 @@ static void resolve_auto(struct er_loader *loader)
         er_loader_refresh(loader, "rendezvous.backend");
     } else if (config->nnodes_max == 1) {
         config->rendezvous.backend = ER_BACKEND_EMBEDDED;
+    } else if (er_loader_managed_slurm(loader)) {
+        config->rendezvous.backend = ER_BACKEND_MANAGED;
+        er_loader_refresh(loader, "rendezvous.backend");
     }
 }
 
@@ -145,6 +148,39 @@ static void check_access(struct er_loader *loader)
                "rendezvous.auth.user", c->rendezvous.auth.user);
 }
 
+static bool is_open(const struct er_config *c, const struct er_etcd_endpoint *e)
+{
+    static const char *const OWN[] = {"localhost", "127.0.0.1", "::1"};
+    bool tls = c->rendezvous.tls.ca || c->rendezvous.tls.cert || c->rendezvous.tls.server_name;
+
+    if (e->kind == ER_ETCD_UNIX || e->security == ER_ETCD_TLS ||
+        (e->security == ER_ETCD_DEFAULT && tls))
+        return false;
+    for (size_t i = 0; i < ER_ARRAY_N(OWN); i++) {
+        if (strcmp(e->host, OWN[i]) == 0)
+            return false;
+    }
+    return true;
+}
+
+/* A password that whoever is on the way can read. */
+static void check_password(struct er_loader *loader)
+{
+    const struct er_config *c = loader->config;
+    const struct er_strlist *list = &c->rendezvous.endpoints;
+    struct er_etcd_endpoint e;
+
+    for (size_t i = 0; c->rendezvous.auth.user && i < list->n; i++) {
+        if (er_etcd_endpoint_parse(list->items[i], &e, NULL) || !is_open(c, &e))
+            continue;
+        er_loader_warn(loader,
+                       "rendezvous.auth: the password goes to '%s' in plaintext, for everybody on "
+                       "the way to read: give rendezvous.tls.ca, or an https:// endpoint",
+                       list->items[i]);
+        return;
+    }
+}
+
 /* Another spelling of a prefix would be another job. */
 static void check_prefix(struct er_loader *loader)
 {
@@ -178,6 +214,7 @@ void er_loader_store_kind(struct er_loader *loader)
     check_endpoints(loader);
     er_loader_managed_check(loader);
     check_access(loader);
+    check_password(loader);
     check_prefix(loader);
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/linesplit.h"
+#include "agent/statusline.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -33,19 +34,26 @@ static bool waits(const struct er_console_stream *s)
     return s->queue.len > s->sent;
 }
 
-/* Bytes written, 0 when it takes nothing now, -errno. */
-static ssize_t write_out(const struct er_console_stream *s, const char *text, size_t n,
-                         uint64_t wait_us)
+static ssize_t write_direct(int fd, const char *text, size_t n)
 {
     ssize_t done;
 
-    if (!s->direct || wait_us > 0)
-        return er_write_some(s->fd, text, n, wait_us);
     do {
-        done = write(s->fd, text, n);
+        done = write(fd, text, n);
     } while (done < 0 && errno == EINTR);
     if (done < 0)
         return errno == EAGAIN ? 0 : -errno;
+    return done;
+}
+
+/* Bytes written, 0 when it takes nothing now, -errno. */
+static ssize_t write_out(struct er_console_stream *s, const char *text, size_t n, uint64_t wait_us)
+{
+    ssize_t done = !s->direct || wait_us > 0 ? er_write_some(s->fd, text, n, wait_us)
+                                             : write_direct(s->fd, text, n);
+
+    if (done > 0)
+        s->open_line = text[done - 1] != '\n';
     return done;
 }
 
@@ -77,18 +85,43 @@ static bool push(struct er_console_stream *s, uint64_t wait_us)
     return true;
 }
 
+static struct er_console_stream *other(struct er_console_stream *s)
+{
+    return &s->console->streams[s == s->console->streams];
+}
+
+/* To write there. Takes the lock; false: the line at the bottom of the terminal is in the way, or
+ * half a line of the other stream, and nothing can go. */
+static bool enter(struct er_console_stream *s)
+{
+    bool is_free = !s->terminal || er_statusline_begin();
+
+    pthread_mutex_lock(&s->lock);
+    return is_free && !(s->shared && other(s)->halfway);
+}
+
+static void leave(struct er_console_stream *s)
+{
+    bool complete = !s->open_line && !(s->shared && other(s)->halfway);
+
+    s->halfway = s->open_line && waits(s);
+    pthread_mutex_unlock(&s->lock);
+    if (s->terminal)
+        er_statusline_end(complete);
+}
+
 static void on_writable(void *user, uint32_t events)
 {
     struct er_console_stream *s = user;
+    bool is_free = enter(s);
 
-    pthread_mutex_lock(&s->lock);
-    while (push(s, 0))
+    while (is_free && push(s, 0))
         ;
     if (!waits(s)) {
         er_loop_source_free(s->source);
         s->source = NULL;
     }
-    pthread_mutex_unlock(&s->lock);
+    leave(s);
 }
 
 /* A regular file cannot be watched (-EPERM), but then nothing is ever left to wait. */
@@ -110,6 +143,14 @@ static void on_wake(void *user, uint32_t events)
     }
 }
 
+static bool same_terminal(int one, int two)
+{
+    struct stat a, b;
+
+    return one >= 0 && two >= 0 && isatty(one) && isatty(two) && fstat(one, &a) == 0 &&
+           fstat(two, &b) == 0 && a.st_rdev == b.st_rdev;
+}
+
 int er_console_init(struct er_console *console, struct er_loop *loop, struct er_error *err)
 {
     console->loop = loop;
@@ -117,11 +158,16 @@ int er_console_init(struct er_console *console, struct er_loop *loop, struct er_
     for (int i = 0; i < 2; i++) {
         int fd = er_fd_own_output(i + 1);
 
-        console->streams[i] = (struct er_console_stream){
-            .fd = fd, .direct = is_direct(fd), .broken = fd < 0, .console = console};
+        console->streams[i] = (struct er_console_stream){.fd = fd,
+                                                         .terminal = fd >= 0 && isatty(fd),
+                                                         .direct = is_direct(fd),
+                                                         .broken = fd < 0,
+                                                         .console = console};
         pthread_mutex_init(&console->streams[i].lock, NULL);
         er_buf_init(&console->streams[i].queue, ER_CONSOLE_MAX);
     }
+    console->streams[0].shared = console->streams[1].shared =
+        same_terminal(console->streams[0].fd, console->streams[1].fd);
     console->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (console->wake_fd < 0)
         return er_error_errno(err, "make an eventfd for the console");
@@ -143,9 +189,9 @@ size_t er_console_reserve(struct er_console *console, int stream, size_t n)
 }
 
 /* Straight from the caller's memory when nothing waits before it. */
-static bool add(struct er_console_stream *s, const char *text, size_t n)
+static bool add(struct er_console_stream *s, const char *text, size_t n, bool is_free)
 {
-    ssize_t done = !s->broken && n > 0 && !waits(s) ? write_out(s, text, n, 0) : 0;
+    ssize_t done = is_free && !s->broken && !waits(s) ? write_out(s, text, n, 0) : 0;
 
     if (done < 0)
         break_off(s);
@@ -153,8 +199,10 @@ static bool add(struct er_console_stream *s, const char *text, size_t n)
         return false;
     if ((size_t)done < n && er_buf_add(&s->queue, text + done, n - (size_t)done))
         return false;
-    while (waits(s) && push(s, 0))
+    while (is_free && waits(s) && push(s, 0))
         ;
+    if (waits(s) && !s->source && !s->asked)
+        s->asked = eventfd_write(s->console->wake_fd, 1) == 0;
     return true;
 }
 
@@ -162,14 +210,19 @@ bool er_console_commit(struct er_console *console, int stream, const char *text,
                        size_t promised)
 {
     struct er_console_stream *s = &console->streams[stream];
-    bool kept;
+    bool kept = true;
 
-    pthread_mutex_lock(&s->lock);
-    s->promised -= promised;
-    kept = n == 0 || add(s, text, n);
-    if (waits(s) && !s->source && !s->asked)
-        s->asked = eventfd_write(console->wake_fd, 1) == 0;
-    pthread_mutex_unlock(&s->lock);
+    if (n > 0) {
+        bool is_free = enter(s);
+
+        s->promised -= promised;
+        kept = add(s, text, n, is_free);
+        leave(s);
+    } else {
+        pthread_mutex_lock(&s->lock);
+        s->promised -= promised;
+        pthread_mutex_unlock(&s->lock);
+    }
     return kept;
 }
 
@@ -208,9 +261,11 @@ bool er_console_settle(struct er_console *console, bool hurry, uint64_t ret_line
                        uint64_t ret_bytes[2])
 {
     uint64_t end_us = er_now_us() + (hurry ? HURRY_US : FLUSH_US);
+    int first = console->streams[1].halfway; /* the rest of its line */
     bool lost = false;
 
-    for (int i = 0; i < 2; i++) {
+    for (int k = 0; k < 2; k++) {
+        int i = k ^ first;
         struct er_console_stream *s = &console->streams[i];
 
         pthread_mutex_lock(&s->lock);
@@ -221,6 +276,7 @@ bool er_console_settle(struct er_console *console, bool hurry, uint64_t ret_line
         lost |= s->stalled;
         er_buf_clear(&s->queue);
         s->sent = 0;
+        s->halfway = false;
         pthread_mutex_unlock(&s->lock);
     }
     return lost;
@@ -230,9 +286,10 @@ size_t er_console_done(struct er_console *console, bool hurry)
 {
     size_t lost = 0;
     uint64_t end_us = er_now_us() + (hurry ? HURRY_US : FLUSH_US);
+    int first = console->streams[1].halfway;
 
-    for (int i = 0; i < 2; i++) {
-        struct er_console_stream *s = &console->streams[i];
+    for (int k = 0; k < 2; k++) {
+        struct er_console_stream *s = &console->streams[k ^ first];
 
         flush(s, end_us);
         lost += s->queue.len - s->sent;

@@ -5,6 +5,7 @@
  * (agent/logpump.h); the loop's own takes care of a reader that is slow.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,6 +17,11 @@
 struct er_console_stream {
     pthread_mutex_t lock; /* of all that follows */
     int fd;
+    bool terminal;       /* er_statusline_begin() and _end() go around what is written */
+    bool shared;         /* both streams are one terminal */
+    atomic_bool halfway; /* a line of it is there in part, and the rest waits: the other stream's
+                            lines do not go in between */
+    bool open_line;      /* what was written last does not end a line */
     bool direct;         /* one write(2) will do: it cannot make us wait, or is a regular file */
     struct er_buf queue; /* `sent` bytes at its beginning have been written */
     size_t sent;

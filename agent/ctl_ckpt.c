@@ -56,7 +56,7 @@ static int find_dir(struct place *place, char **environ_)
 
     if (place->file && place->job)
         return complain("-f and --job exclude each other", "");
-    code = er_ctl_job_find(&job, place->file, place->job, environ_, &err);
+    code = er_ctl_job_find(&job, place->file, NULL, place->job, environ_, &err);
     if (!code && place->file && job.config && job.config->checkpoint.dir)
         snprintf(place->dir, sizeof(place->dir), "%s", job.config->checkpoint.dir);
     else if (!code && !place->file)

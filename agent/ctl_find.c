@@ -12,15 +12,22 @@
 #include "agent/events.h"
 #include "agent/statedir.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 
 #define LISTED_MAX 32
 
-static int of_file(struct er_ctl_job *job, const char *file, char **environ_, struct er_error *err)
+static int of_file(struct er_ctl_job *job, const char *file, const struct er_ctl_sets *sets,
+                   char **environ_, struct er_error *err)
 {
-    ER_CLEANUP(er_cleanup_free) char *path = strdup(file);
-    char *argv[] = {(char[]){"elastic-ctl"}, (char[]){"--check"}, path, NULL};
+    const char *argv[4 + 2 * ER_CTL_SETS_MAX] = {"elastic-ctl", "--check"};
+    int n = 2;
 
-    if (!path || er_config_load(&job->config, 3, argv, environ_, err))
+    for (int i = 0; sets && i < sets->n; i++) {
+        argv[n++] = "--set";
+        argv[n++] = sets->items[i];
+    }
+    argv[n++] = file;
+    if (er_config_load(&job->config, n, (char **)argv, environ_, err))
         return ER_CTL_EXIT_NO_SUCH;
     if (job->config->name_made_up) {
         er_error_set(err, ER_E_CONFIG,
@@ -67,6 +74,27 @@ static size_t add_name(char names[LISTED_MAX][64], size_t n, const char *folder)
     return 1;
 }
 
+/* Units of systemd, those that we may ask. */
+static size_t list_units(char names[LISTED_MAX][64], size_t n)
+{
+    char bases[ER_STATE_BASES][ER_STATE_PATH_MAX], path[ER_STATE_PATH_MAX];
+    size_t base_n = er_statedir_unit_bases(bases);
+
+    for (size_t i = 0; i < base_n; i++) {
+        DIR *dir = opendir(bases[i]);
+
+        for (struct dirent *entry; dir && n < LISTED_MAX && (entry = readdir(dir));) {
+            if (entry->d_name[0] != '.' &&
+                !er_statedir_unit_file(bases[i], entry->d_name, "agent.sock", path) &&
+                access(path, F_OK) == 0)
+                n += add_name(names, n, entry->d_name);
+        }
+        if (dir)
+            closedir(dir);
+    }
+    return n;
+}
+
 /* Jobs that have a folder on this host; how many, the names of the first ones. */
 static size_t list_jobs(char names[LISTED_MAX][64])
 {
@@ -83,7 +111,7 @@ static size_t list_jobs(char names[LISTED_MAX][64])
         if (dir)
             closedir(dir);
     }
-    return n;
+    return list_units(names, n);
 }
 
 static int the_only_one(struct er_ctl_job *job, struct er_error *err)
@@ -105,12 +133,12 @@ static int the_only_one(struct er_ctl_job *job, struct er_error *err)
     return 0;
 }
 
-int er_ctl_job_find(struct er_ctl_job *ret, const char *file, const char *name, char **environ_,
-                    struct er_error *err)
+int er_ctl_job_find(struct er_ctl_job *ret, const char *file, const struct er_ctl_sets *sets,
+                    const char *name, char **environ_, struct er_error *err)
 {
     *ret = (struct er_ctl_job){0};
     if (file)
-        return of_file(ret, file, environ_, err);
+        return of_file(ret, file, sets, environ_, err);
     return name ? of_name(ret, name, environ_, err) : the_only_one(ret, err);
 }
 
@@ -165,6 +193,18 @@ static int not_connected(const char *name, int error, struct er_error *err)
     return ER_CTL_EXIT_NO_SUCH;
 }
 
+/* In a folder that everybody can write to somebody may play the agent. */
+static int open_agent(struct er_ctl_client *client, const char *path, uint64_t timeout_us,
+                      struct er_error *err)
+{
+    int rc = er_ctl_client_open(client, path, timeout_us, err);
+
+    if (rc || geteuid() == 0 || er_fd_peer_is_own(client->fd))
+        return rc;
+    er_ctl_client_close(client);
+    return er_error_set(err, -EACCES, "'%s' is another user's", path);
+}
+
 /* The agents of the job here that have node ids of their own: the first that answers. */
 static int connect_any(const char *base, const char *name, struct er_ctl_client *client,
                        uint64_t timeout_us)
@@ -176,7 +216,7 @@ static int connect_any(const char *base, const char *name, struct er_ctl_client 
     snprintf(pattern, sizeof(pattern), "%s/%s%c*/agent.sock", base, name, ER_STATE_NODE_MARK);
     if (glob(pattern, 0, NULL, &all) == 0) {
         for (size_t i = 0; i < all.gl_pathc && rc; i++)
-            rc = er_ctl_client_open(client, all.gl_pathv[i], timeout_us, NULL);
+            rc = open_agent(client, all.gl_pathv[i], timeout_us, NULL);
     }
     globfree(&all);
     return rc;
@@ -193,9 +233,19 @@ int er_ctl_job_connect(const struct er_ctl_job *job, struct er_ctl_client *clien
         int rc;
 
         snprintf(path, sizeof(path), "%s/%s/agent.sock", bases[i], job->name);
-        rc = er_ctl_client_open(client, path, timeout_us, NULL);
+        rc = open_agent(client, path, timeout_us, NULL);
         if (rc == -ENOENT || rc == -ECONNREFUSED)
             rc = connect_any(bases[i], job->name, client, timeout_us);
+        if (rc == 0)
+            return 0;
+        if (rc != -ENOENT && rc != -ENOTDIR && rc != -ENAMETOOLONG)
+            error = -rc;
+    }
+    base_n = er_statedir_unit_bases(bases);
+    for (size_t i = 0; i < base_n; i++) {
+        int rc = er_statedir_unit_file(bases[i], job->name, "agent.sock", path);
+
+        rc = rc ? rc : open_agent(client, path, timeout_us, NULL);
         if (rc == 0)
             return 0;
         if (rc != -ENOENT && rc != -ENOTDIR && rc != -ENAMETOOLONG)

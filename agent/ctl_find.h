@@ -19,9 +19,18 @@ struct er_ctl_job {
     struct er_config *config; /* owned; where its logs are; NULL: not known */
 };
 
-/* By job file, by name, or (both NULL) the only one that runs on this host. */
-int er_ctl_job_find(struct er_ctl_job *ret, const char *file, const char *name, char **environ_,
-                    struct er_error *err);
+#define ER_CTL_SETS_MAX 32
+
+/* `--set KEY=VALUE` beside a job file. */
+struct er_ctl_sets {
+    const char *items[ER_CTL_SETS_MAX];
+    int n;
+};
+
+/* By job file (and `sets`; NULL: none), by name, or (both NULL) the only one that runs on this
+ * host. */
+int er_ctl_job_find(struct er_ctl_job *ret, const char *file, const struct er_ctl_sets *sets,
+                    const char *name, char **environ_, struct er_error *err);
 void er_ctl_job_done(struct er_ctl_job *job);
 /* Connects to its agent on this host; `timeout_us`: for an agent that accepts nobody now. */
 int er_ctl_job_connect(const struct er_ctl_job *job, struct er_ctl_client *client,

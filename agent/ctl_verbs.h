@@ -10,6 +10,7 @@ struct er_ctl_verb {
     const char *name;
     const char *synopsis; /* what may follow it; "": nothing */
     const char *help;
+    bool operand; /* one may follow */
 };
 
 struct er_ctl_option {
@@ -32,8 +33,6 @@ extern const size_t er_ctl_codes_n;
 
 /* NULL: no such verb. */
 const struct er_ctl_verb *er_ctl_verb_find(const char *name);
-/* A name that a later release takes. */
-bool er_ctl_verb_is_later(const char *name);
 /* Nearest verb, or NULL. */
 const char *er_ctl_verb_nearest(const char *name);
 /* The text of --help. */

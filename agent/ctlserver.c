@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 
 #define BACKLOG        512
 #define ACCEPT_WAIT_US (100 * ER_US_PER_MS)
@@ -211,11 +212,29 @@ static struct er_ctlconn *new_conn(struct er_ctlserver *s, int fd)
     return c;
 }
 
+/* All places are taken: who came first of those that nobody knows and that wait for nothing goes.
+ * Without one, whoever comes now. */
+static bool make_room(struct er_ctlserver *s)
+{
+    if (s->conn_n < s->conn_max)
+        return true;
+    er_list_for_each (node, &s->conns) {
+        struct er_ctlconn *c = ER_LIST_ITEM(node, struct er_ctlconn, node);
+
+        if (c->peer.local_rank < 0 && c->ticket_n == 0 && !c->in_use) {
+            close_conn(c);
+            return true;
+        }
+    }
+    return false;
+}
+
 static void on_accept(void *user, uint32_t events)
 {
     struct er_ctlserver *s = user;
     int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    struct er_ctlconn *c = fd >= 0 && s->conn_n < s->conn_max ? new_conn(s, fd) : NULL;
+    bool wanted = fd >= 0 && er_fd_peer_is_own(fd) && make_room(s);
+    struct er_ctlconn *c = wanted ? new_conn(s, fd) : NULL;
 
     /* No descriptors, no memory: they stay in the queue, and would wake us at once again. */
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) &&

@@ -3,7 +3,8 @@
  * A listening SOCK_SEQPACKET socket that speaks base/ctl.h, and its connections. Transport only:
  * what a request means is the owner's business (requests.c).
  *
- * Bounded throughout: at most `conn_max` connections (more are closed at once); of each connection
+ * Bounded throughout: at most `conn_max` connections (one more takes the place of the
+ * oldest that nobody knows, or is closed); of each connection
  * no packet is read while ER_CTL_TICKETS_MAX requests are unanswered or an answer waits for a slow
  * reader, so a peer that floods or never reads only holds itself up. A packet that is no message
  * ends its connection.

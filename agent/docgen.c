@@ -235,7 +235,8 @@ static int exit_codes(struct er_buf *out)
         rc = er_buf_add_str(
             out, "\nA systemd unit wants `Restart=on-abnormal`, `RestartForceExitStatus=69 70 71`, "
                  "`SuccessExitStatus=75 79 130`; a Slurm job\nis put back into the queue on 75 and "
-                 "69.\n\n"
+                 "69. Kubernetes' `podFailurePolicy`: Ignore on `DisruptionTarget`, FailJob on "
+                 "64, 73, 76, 77, 78, 93.\n\n"
                  "## elastic-ctl\n\n");
     for (size_t i = 0; !rc && i < er_ctl_codes_n; i++)
         rc = er_buf_printf(out, "%s%d %s", i ? "; " : "", er_ctl_codes[i].code,

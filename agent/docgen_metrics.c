@@ -35,8 +35,10 @@ static int times(struct er_buf *out)
                     ". Every moment of the node is in one of them.\nA program that reports steps "
                     "(libelastic) is useful from its first step on, less the steps that it does "
                     "again\n(`replay`, at the mean time of a step); one that reports nothing from "
-                    "its start, which shows after a minute.\n`comm_init` is not told apart from "
-                    "`restore` yet.\n");
+                    "its start, which shows after a minute.\n`comm_init` ends when the "
+                    "last communicator stands that is opened before the first step "
+                    "(libelastic's, or in Python\n`elastic.torch`'s process group); a program "
+                    "without one spends its setting up in `restore`.\n");
 }
 
 int er_docgen_metrics(struct er_buf *out)
@@ -62,7 +64,8 @@ int er_docgen_metrics(struct er_buf *out)
         "`metrics.textfile` is written every 15 s for node_exporter's textfile\ncollector, and "
         "keeps the last word when the job is over.\n\n"
         "Every series has the label `job_name`. Each agent tells of its own node. Histograms of "
-        "times have the bounds\n.05 .1 .25 .5 1 2.5 5 10 30 60 300 seconds.\n\n"
+        "times have the bounds\n.05 .1 .25 .5 1 2.5 5 10 30 60 300 seconds; fine ones .001 .0025 "
+        ".005 .01 .025 .05 .1 .25 .5 1 2.5 5 10 30 60.\n\n"
         "| name | type | labels | meaning |\n|---|---|---|---|\n");
 
     for (int i = 0; !rc && i < ER_METRIC_ID_COUNT; i++)

@@ -8,9 +8,9 @@
 /* Not for workers: the agent's ties to systemd, an outer job's ties to its agent, and what breaks a
  * communicator's own deadline. A final '*' stands for any rest. */
 static const char *const REMOVED[] = {
-    "NOTIFY_SOCKET",   "WATCHDOG_*",          "NCCL_COMM_BLOCKING", "ELASTIC_JOB",
-    "ELASTIC_RUN",     "ELASTIC_GENERATION",  "ELASTIC_SOCKET",     "ELASTIC_NODE_ID",
-    "ELASTIC_PAGE_FD", "ELASTIC_CHECKPOINT_*"};
+    "NOTIFY_SOCKET",   "WATCHDOG_*",           "NCCL_COMM_BLOCKING", "ELASTIC_JOB",
+    "ELASTIC_RUN",     "ELASTIC_GENERATION",   "ELASTIC_SOCKET",     "ELASTIC_NODE_ID",
+    "ELASTIC_PAGE_FD", "ELASTIC_CHECKPOINT_*", "ELASTIC_INSTANCE",   "ELASTIC_STOP_TIMEOUT"};
 
 /* Set by us, whatever the spec or the caller's environment says. */
 static const char *const OURS[] = {"LOCAL_RANK",

@@ -27,7 +27,7 @@ void er_errorfile_read(const char *path, char **ret_message, char **ret_tracebac
     if (access(path, F_OK) < 0)
         return;
     er_buf_init(&text, ERROR_FILE_MAX);
-    if (er_file_read(path, &text, NULL) == 0)
+    if (er_file_read_plain(path, &text, NULL) == 0)
         root = json_loadb(er_buf_str(&text), text.len, 0, NULL);
     message = json_object_get(root, "message");
     if (json_is_object(message)) {

@@ -46,7 +46,7 @@ int er_events_open(struct er_events *ret, const char *dir, const char *job, cons
 
     if (!er_events_path(dir, node_id, path))
         return er_error_set(err, -ENAMETOOLONG, "event file in '%s': path too long", dir);
-    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0)
         return er_error_errno(err, "open event file '%s'", path);
     *ret = (struct er_events){.fd = fd, .job = job, .node_id = node_id, .host = host};

@@ -136,15 +136,15 @@ void er_exposition_labelled(struct er_exposition *x, const char *label, const ch
 
 void er_exposition_histogram(struct er_exposition *x, const struct er_label *labels,
                              size_t labels_n, const struct er_histogram *histogram,
-                             const double *bounds, size_t n)
+                             const struct er_bounds *bounds)
 {
     uint64_t below = 0;
 
-    for (size_t i = 0; i <= n; i++) {
+    for (size_t i = 0; i <= bounds->n; i++) {
         below += histogram->counts[i];
         put_name(x, "_bucket", labels, labels_n);
         put(x, ",le=\"");
-        put_number(x, i < n ? bounds[i] : INFINITY, true);
+        put_number(x, i < bounds->n ? bounds->of[i] : INFINITY, true);
         put(x, "\"");
         put_end(x, (double)below);
     }
@@ -159,14 +159,4 @@ int er_exposition_end(struct er_exposition *x)
     if (x->open_metrics)
         put(x, "# EOF\n");
     return x->rc;
-}
-
-void er_histogram_add(struct er_histogram *histogram, const double *bounds, size_t n, double value)
-{
-    size_t i = 0;
-
-    while (i < n && value > bounds[i])
-        i++;
-    histogram->counts[i]++;
-    histogram->sum += value;
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/histogram.h"
 
 enum er_metric_type {
     ER_METRIC_COUNTER,
@@ -29,12 +30,6 @@ struct er_metric {
 
 struct er_label {
     const char *name, *value; /* UTF-8 */
-};
-
-#define ER_HISTOGRAM_BOUNDS 16
-struct er_histogram {
-    uint64_t counts[ER_HISTOGRAM_BOUNDS + 1]; /* of each bucket alone; the last one has no bound */
-    double sum;
 };
 
 struct er_exposition {
@@ -57,11 +52,8 @@ void er_exposition_value(struct er_exposition *x, double value);
 /* With one. */
 void er_exposition_labelled(struct er_exposition *x, const char *label, const char *value,
                             double number);
-/* `bounds`: n upper bounds in seconds, rising. */
 void er_exposition_histogram(struct er_exposition *x, const struct er_label *labels,
                              size_t labels_n, const struct er_histogram *histogram,
-                             const double *bounds, size_t n);
+                             const struct er_bounds *bounds);
 /* 0, -ENOBUFS, -ENOMEM. */
 int er_exposition_end(struct er_exposition *x);
-
-void er_histogram_add(struct er_histogram *histogram, const double *bounds, size_t n, double value);

@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TEXT_MAX_BYTES = 64 << 10, MORE_BYTES = 32 };
+#include "base/utf8.h"
+
+enum { TEXT_MAX_BYTES = 64 << 10, LINE_MAX_BYTES = 8 << 10, MORE_BYTES = 32 };
 
 void er_findings_init(struct er_findings *findings)
 {
@@ -63,9 +65,12 @@ int er_findings_result(const struct er_findings *findings, struct er_error *err)
 void er_findings_tell(const char *program, const char *text)
 {
     do {
-        size_t n = strcspn(text, "\n");
+        size_t n = strcspn(text, "\n"), shown = n < LINE_MAX_BYTES ? n : LINE_MAX_BYTES;
+        char line[LINE_MAX_BYTES];
 
-        fprintf(stderr, "%s: %.*s\n", program, (int)n, text);
+        memcpy(line, text, shown);
+        er_utf8_tame(line, shown);
+        fprintf(stderr, "%s: %.*s\n", program, (int)shown, line);
         text += n + (text[n] == '\n');
     } while (*text);
 }

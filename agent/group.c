@@ -31,7 +31,7 @@ void er_group_step_all(struct er_group *g, enum er_worker_event_kind kind, uint6
                        uint64_t grace_us)
 {
     for (int i = 0; i < g->n; i++)
-        er_group_step_worker(g, &g->workers[i], kind, now_us, grace_us);
+        er_group_step_worker(g, g->workers[i], kind, now_us, grace_us);
 }
 
 static int stdin_for(const struct er_group *g)
@@ -80,37 +80,45 @@ static int find_program(struct er_group *g, const char *name, struct er_error *e
     return 0;
 }
 
-int er_group_prepare_worker(struct er_group *g, int i, struct er_error *err)
+int er_group_prepare_worker(struct er_group *g, struct er_worker *w, const struct er_assignment *a,
+                            int local_rank, struct er_error *err)
 {
-    struct er_worker *w = &g->workers[i];
     char **argv = NULL;
     int rc;
 
-    w->local_rank = i;
-    w->group = g;
-    w->pidfd = -1;
+    w->local_rank = local_rank;
     for (int s = 0; s < 2; s++)
         w->filtered[s] = g->filtered[s].path ? &g->filtered[s] : NULL;
-    rc = er_worker_argv(g->ctx, &g->a, i, &argv, err);
+    rc = er_worker_argv(g->ctx, a, local_rank, &argv, err);
     if (!rc && (rc = find_program(g, argv[0], err)))
         er_worker_argv_free(argv);
-    if (!rc) {
-        g->prepared_n = i < g->prepared_n ? g->prepared_n : i + 1;
-        rc = er_worker_prepare(w, g->ctx, &g->a, g->paths[g->path_n - 1], argv, stdin_for(g), err);
-    }
+    if (!rc)
+        rc = er_worker_prepare(w, g->ctx, a, g->paths[g->path_n - 1], argv, stdin_for(g), err);
     return rc;
 }
 
-static int spawn_worker(struct er_group *g, int i, int report_fd, struct er_error *err)
+void er_group_forget_paths(struct er_group *g)
+{
+    while (g->path_n > 0)
+        free(g->paths[--g->path_n]);
+}
+
+int er_group_spawn_worker(struct er_group *g, struct er_worker *w, int report_fd,
+                          struct er_error *err)
 {
     struct er_cgroup *cgroup = g->ctx->cgroup;
     ER_CLEANUP(er_cleanup_fd) int fd = -1;
     int rc;
 
-    g->workers[i].oom_seen = cgroup->ops->oom_kills(cgroup, i); /* an older one's */
-    rc = cgroup->ops->worker(cgroup, i, &fd, err);
-    if (!rc)
-        rc = er_worker_spawn(&g->workers[i], g->ctx, fd, report_fd, err);
+    w->oom_seen = cgroup->ops->oom_kills(cgroup, w->place); /* an older one's */
+    rc = cgroup->ops->worker(cgroup, w->place, &fd, err);
+    return rc ? rc : er_worker_spawn(w, g->ctx, fd, report_fd, err);
+}
+
+static int spawn_worker(struct er_group *g, int i, int report_fd, struct er_error *err)
+{
+    int rc = er_group_spawn_worker(g, g->workers[i], report_fd, err);
+
     if (!rc) {
         g->n = i < g->n ? g->n : i + 1;
         g->alive_n++;
@@ -119,10 +127,10 @@ static int spawn_worker(struct er_group *g, int i, int report_fd, struct er_erro
 }
 
 /* SIGCHLD would do; the pidfd tells without the detour and cannot be lost. */
-static int watch_worker(struct er_group *g, int i, struct er_error *err)
+int er_group_watch_worker(struct er_group *g, struct er_worker *w, struct er_error *err)
 {
-    return er_loop_io(g->ctx->loop, g->workers[i].pidfd, EPOLLIN, ER_PRIORITY_CHILD,
-                      er_group_on_pidfd, &g->workers[i], &g->workers[i].source, err);
+    return er_loop_io(g->ctx->loop, w->pidfd, EPOLLIN, ER_PRIORITY_CHILD, er_group_on_pidfd, w,
+                      &w->source, err);
 }
 
 /* Workers that are prepared and have no process yet. */
@@ -137,14 +145,16 @@ int er_group_launch(struct er_group *g, struct er_error *err)
     if (rc)
         er_error_set(err, rc, "make a pipe non-blocking: %s", er_error_name(rc));
     for (int i = 0; !rc && i < g->a.local_size; i++)
-        rc = g->workers[i].launch ? spawn_worker(g, i, pair[1], err) : 0;
+        rc = g->workers[i]->launch ? spawn_worker(g, i, pair[1], err) : 0;
     close(pair[1]);
-    for (int i = 0; i < g->prepared_n; i++) {
-        if (!g->workers[i].launch)
+    for (int i = 0; i < g->a.local_size; i++) {
+        struct er_worker *w = g->workers[i];
+
+        if (!w->launch)
             continue;
-        er_worker_launched(&g->workers[i]);
+        er_worker_launched(w);
         if (!rc)
-            rc = watch_worker(g, i, err);
+            rc = er_group_watch_worker(g, w, err);
     }
     if (!rc)
         rc = er_loop_io(g->ctx->loop, g->report_fd, EPOLLIN, ER_PRIORITY_CHILD, er_group_on_report,
@@ -152,16 +162,27 @@ int er_group_launch(struct er_group *g, struct er_error *err)
     return rc;
 }
 
+/* Who has ended keeps what is known of it while its successor comes up: two for each place. */
 static int allocate(struct er_group *g, size_t n)
 {
-    g->workers = calloc(n, sizeof(*g->workers));
+    g->pool = calloc(2 * n, sizeof(*g->pool));
+    g->workers = calloc(n, sizeof(struct er_worker *));
     g->paths = calloc(n, sizeof(*g->paths));
-    g->spared = calloc(n + ER_HELPERS_MAX, sizeof(*g->spared));
-    return g->workers && g->paths && g->spared ? 0 : -ENOMEM;
+    g->spared = calloc(2 * n + ER_HELPERS_MAX, sizeof(*g->spared));
+    if (!g->pool || !g->workers || !g->paths || !g->spared)
+        return -ENOMEM;
+    g->places_n = (int)n;
+    g->pool_n = 2 * (int)n;
+    for (int i = 0; i < g->pool_n; i++)
+        er_worker_vacate(&g->pool[i], g, i);
+    for (int i = 0; i < g->places_n; i++)
+        g->workers[i] = &g->pool[i];
+    return 0;
 }
 
 static void free_arrays(struct er_group *g)
 {
+    free(g->pool);
     free(g->workers);
     free(g->paths);
     free(g->spared);
@@ -172,9 +193,9 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
                    void *user, struct er_error *err)
 {
     struct er_group *g = calloc(1, sizeof(*g));
-    int rc;
+    int rc, places = (int)ctx->config->nproc;
 
-    if (!g || allocate(g, (size_t)a->local_size) < 0) {
+    if (!g || allocate(g, (size_t)(a->local_size > places ? a->local_size : places)) < 0) {
         if (g)
             free_arrays(g);
         free(g);
@@ -190,7 +211,7 @@ int er_group_start(struct er_group **ret, const struct er_group_context *ctx,
     *ret = g;
     rc = er_worker_open_filtered(g->filtered, g->ctx, &g->a, err);
     for (int i = 0; !rc && i < a->local_size; i++)
-        rc = er_group_prepare_worker(g, i, err);
+        rc = er_group_prepare_worker(g, g->workers[i], a, i, err);
     if (!rc)
         rc = ctx->cgroup->ops->begin(ctx->cgroup, err);
     if (rc)
@@ -207,6 +228,7 @@ void er_group_stop(struct er_group *g, uint64_t now_us, uint64_t grace_us)
 
     g->stopping = true;
     g->leaving = g->parted = false;
+    er_group_drop_joining(g);
     if (end_us < g->grace_end_us)
         g->grace_end_us = end_us;
     if (grace_us == 0) {
@@ -217,19 +239,31 @@ void er_group_stop(struct er_group *g, uint64_t now_us, uint64_t grace_us)
     er_group_step_all(g, ER_WORKER_EV_STOP, now_us, grace_us);
     er_group_step_all(g, ER_WORKER_EV_HURRY, now_us, grace_us);
     for (int i = 0; i < g->n; i++)
-        er_group_turn_away(&g->workers[i]);
+        er_group_turn_away(g->workers[i]);
 }
 
-bool er_group_drain(struct er_group *g)
+bool er_group_all_spoke(const struct er_group *g)
+{
+    bool all = true;
+
+    for (int i = 0; i < g->n; i++)
+        all = all && (g->workers[i]->spoke || !er_worker_fsm_alive(&g->workers[i]->fsm));
+    return all;
+}
+
+bool er_group_drain(struct er_group *g, int notice_signal)
 {
     if (g->leaving)
         return false;
+    if (!notice_signal && !er_group_all_spoke(g))
+        return false;
     for (int i = 0; i < g->n; i++) {
-        if (er_worker_fsm_alive(&g->workers[i].fsm) && !g->workers[i].spoke)
-            return false;
+        struct er_worker *w = g->workers[i];
+
+        er_worker_drain(w);
+        if (er_worker_fsm_alive(&w->fsm) && !w->spoke)
+            kill(w->pid, notice_signal);
     }
-    for (int i = 0; i < g->n; i++)
-        er_worker_drain(&g->workers[i]);
     return g->alive_n > 0;
 }
 
@@ -241,14 +275,34 @@ uint64_t er_group_kill_at(const struct er_group *g)
 void er_group_signal(struct er_group *g, int sig)
 {
     for (int i = 0; i < g->n; i++) {
-        if (er_worker_fsm_alive(&g->workers[i].fsm))
-            kill(-g->workers[i].pid, sig);
+        if (er_worker_fsm_alive(&g->workers[i]->fsm))
+            kill(-g->workers[i]->pid, sig);
     }
 }
 
 bool er_group_gone(const struct er_group *g)
 {
     return g->gone;
+}
+
+/* Whoever is being killed; true: some are not gone yet. */
+static bool reap_left(struct er_group *g)
+{
+    bool any = false;
+
+    for (int i = 0; i < g->pool_n; i++) {
+        struct er_worker *w = &g->pool[i];
+
+        if (!er_worker_fsm_alive(&w->fsm) || w->pid == 0)
+            continue;
+        if (waitpid(w->pid, NULL, WNOHANG) == 0) {
+            any = true;
+            continue;
+        }
+        er_group_step_worker(g, w, ER_WORKER_EV_EXITED, 0, 0);
+        g->alive_n -= !w->joins;
+    }
+    return any;
 }
 
 void er_group_free(struct er_group *g)
@@ -261,26 +315,17 @@ void er_group_free(struct er_group *g)
         g->callbacks = (struct er_group_callbacks){0};
         er_group_stop(g, er_now_us(), 0);
     }
-    while (g->alive_n > 0 && er_now_us() < give_up_us) {
-        for (int i = 0; i < g->n; i++) {
-            if (er_worker_fsm_alive(&g->workers[i].fsm) &&
-                waitpid(g->workers[i].pid, NULL, WNOHANG) != 0) {
-                er_group_step_worker(g, &g->workers[i], ER_WORKER_EV_EXITED, 0, 0);
-                g->alive_n--;
-            }
-        }
+    while (reap_left(g) && er_now_us() < give_up_us)
         nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
-    }
     er_loop_source_free(g->report);
     er_cleanup_fd(&g->report_fd);
-    for (int i = 0; i < g->n; i++)
-        er_group_turn_away(&g->workers[i]);
-    for (int i = 0; i < g->prepared_n; i++)
-        er_worker_done(&g->workers[i]);
+    for (int i = 0; i < g->pool_n; i++) {
+        er_group_turn_away(&g->pool[i]);
+        er_worker_done(&g->pool[i]);
+    }
     er_logfile_done(&g->filtered[0]);
     er_logfile_done(&g->filtered[1]);
-    for (int i = 0; i < g->path_n; i++)
-        free(g->paths[i]);
+    er_group_forget_paths(g);
     free(g->program);
     g->ctx->cgroup->ops->end(g->ctx->cgroup);
     free_arrays(g);
@@ -297,6 +342,11 @@ int er_group_size(const struct er_group *g)
     return g->n;
 }
 
+int er_group_places(const struct er_group *g)
+{
+    return g->places_n;
+}
+
 int er_group_alive(const struct er_group *g)
 {
     return g->alive_n;
@@ -304,7 +354,7 @@ int er_group_alive(const struct er_group *g)
 
 struct er_worker *er_group_worker(struct er_group *g, int local_rank)
 {
-    return &g->workers[local_rank];
+    return g->workers[local_rank];
 }
 
 bool er_group_ready(struct er_group *g, struct er_worker *w, uint64_t now_us)

@@ -22,7 +22,7 @@ static void note_failure(struct er_group *g, const struct er_spawn_failure *fail
 
     if (failure->index < 0 || failure->index >= g->n)
         return;
-    w = &g->workers[failure->index];
+    w = g->workers[failure->index];
     w->exec_errno = failure->error ? failure->error : EIO;
     w->exec_step = failure->step;
     if (asprintf(&text, "cannot %s '%s': %s", er_spawn_step_text(failure->step),
@@ -50,8 +50,8 @@ static void read_report(struct er_group *g)
     g->report = NULL;
     er_cleanup_fd(&g->report_fd);
     for (int i = 0; i < g->n; i++) {
-        if (!g->workers[i].exec_errno)
-            er_group_step_worker(g, &g->workers[i], ER_WORKER_EV_EXECED, 0, 0);
+        if (!g->workers[i]->exec_errno)
+            er_group_step_worker(g, g->workers[i], ER_WORKER_EV_EXECED, 0, 0);
     }
 }
 
@@ -64,11 +64,11 @@ void er_group_on_report(void *user, uint32_t events)
 static bool killed_for_memory(struct er_group *g, struct er_worker *w)
 {
     struct er_cgroup *cgroup = g->ctx->cgroup;
-    uint64_t oom = cgroup->ops->oom_kills(cgroup, w->local_rank);
+    uint64_t oom = cgroup->ops->oom_kills(cgroup, w->place);
     bool is_oom = oom > w->oom_seen;
 
-    for (int i = 0; is_oom && !cgroup->limited && i < g->n; i++)
-        g->workers[i].oom_seen = oom;
+    for (int i = 0; is_oom && !cgroup->limited && i < g->pool_n; i++)
+        g->pool[i].oom_seen = oom;
     return is_oom;
 }
 
@@ -88,6 +88,10 @@ static void end_worker(struct er_group *g, struct er_worker *w)
         return;
     er_group_step_worker(g, w, ER_WORKER_EV_EXITED, now_us, 0);
     er_worker_ended(w, status, killed_for_memory(g, w), now_us);
+    if (w->joins) {
+        er_group_join_ended(g, w);
+        return;
+    }
     g->alive_n--;
     er_group_turn_away(w);
     g->callbacks.exited(g->user, w);
@@ -95,9 +99,11 @@ static void end_worker(struct er_group *g, struct er_worker *w)
 
 static struct er_worker *worker_with_pid(struct er_group *g, pid_t pid)
 {
-    for (int i = 0; i < g->n; i++) {
-        if (g->workers[i].pid == pid && er_worker_fsm_alive(&g->workers[i].fsm))
-            return &g->workers[i];
+    for (int i = 0; i < g->pool_n; i++) {
+        struct er_worker *w = &g->pool[i];
+
+        if (w->pid == pid && er_worker_fsm_alive(&w->fsm))
+            return w;
     }
     return NULL;
 }

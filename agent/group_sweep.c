@@ -16,11 +16,12 @@ static uint64_t workers_deadline(const struct er_group *g)
     uint64_t deadline_us = ER_FOREVER;
 
     for (int i = 0; i < g->n; i++) {
-        const struct er_worker *w = &g->workers[i];
+        const struct er_worker *w = g->workers[i];
 
         deadline_us = earlier(deadline_us, w->fsm.deadline_us);
         if (w->has_left && !g->leaving && !g->stopping)
-            deadline_us = earlier(deadline_us, w->left_us + g->unasked_us);
+            deadline_us = earlier(
+                deadline_us, w->left_us + (g->deserted ? g->unasked_us : ER_GROUP_DESERTED_US));
     }
     return deadline_us;
 }
@@ -39,6 +40,7 @@ uint64_t er_group_deadline(const struct er_group *g)
         deadline_us = g->grace_end_us;
     if (g->leaving && !g->parted && er_group_acting(g) == 0)
         deadline_us = earlier(deadline_us, g->sweep_us);
+    deadline_us = earlier(deadline_us, er_group_join_deadline(g));
     return earlier(deadline_us, workers_deadline(g));
 }
 
@@ -48,7 +50,7 @@ static bool grace_in_use(const struct er_group *g, uint64_t now_us)
     if (!g->stopping || now_us >= g->grace_end_us)
         return false;
     for (int i = 0; i < g->n; i++) {
-        if (kill(-g->workers[i].pid, 0) == 0)
+        if (kill(-g->workers[i]->pid, 0) == 0)
             return true;
     }
     return false;
@@ -59,9 +61,9 @@ static void finish(struct er_group *g)
 {
     g->gone = true;
     g->ctx->cgroup->ops->end(g->ctx->cgroup);
-    for (int i = 0; i < g->n; i++) {
+    for (int i = 0; i < g->pool_n; i++) {
         for (int s = 0; s < 2; s++)
-            er_logfwd_end(g->workers[i].logs[s]);
+            er_logfwd_end(g->pool[i].logs[s]);
     }
     g->callbacks.gone(g->user);
 }
@@ -100,14 +102,14 @@ static void abandon(struct er_group *g)
     pid_t pid = er_orphan_find(helpers, helpers_n);
     char who[256];
 
-    for (int i = 0; i < g->n; i++) {
-        struct er_worker *w = &g->workers[i];
+    for (int i = 0; i < g->pool_n; i++) {
+        struct er_worker *w = &g->pool[i];
 
         if (!er_worker_fsm_alive(&w->fsm))
             continue;
         pid = w->pid;
         er_group_step_worker(g, w, ER_WORKER_EV_EXITED, 0, 0);
-        g->alive_n--;
+        g->alive_n -= !w->joins;
     }
     er_orphan_describe(pid, who, sizeof(who));
     if (g->callbacks.stuck)
@@ -128,7 +130,8 @@ void er_group_step(struct er_group *g, uint64_t now_us)
     else if (g->leaving)
         er_group_step_leaving(g, now_us);
     else
-        er_group_kill_deserters(g, now_us);
+        er_group_step_deserted(g, now_us);
+    er_group_step_joining(g, now_us);
     if (g->alive_n == 0)
         sweep(g, now_us);
     if (!g->gone && g->kill_us && now_us >= g->kill_us + er_orphan_patience_us())

@@ -30,6 +30,7 @@
 #define PATH_BYTES      400
 #define STOPS_ENOUGH    3 /* signals to stop: then a deaf agent is killed */
 #define DEAF_US         (3 * ER_US_PER_S)
+#define ABORT_US        (2 * ER_US_PER_S) /* for the agent to leave a core */
 #define SAY_WAIT_US     (2 * ER_US_PER_S)
 #define GOODBYE_US      (3 * ER_US_PER_S)
 
@@ -71,6 +72,7 @@ struct guarded {
     int first_stop;
     uint64_t look_us; /* whether it still looks at its signals; ER_FOREVER: not asked for */
     bool killed;
+    bool aborted; /* the service manager missed its signs of life */
 };
 
 /* End a program that says nothing else. */
@@ -193,16 +195,20 @@ static void say(const char *text)
 
 static void say_died(const struct guarded *g, int sig, const char *logs)
 {
+    const char *how = "died by signal";
     char text[1024], where[PATH_BYTES + 32] = "";
 
+    if (g->aborted)
+        how = "gave no sign of life to the service manager's watchdog and was ended by signal";
+    else if (g->killed)
+        how = "did not look at its signals and was killed by signal";
     if (logs[0])
         snprintf(where, sizeof(where), "  logs        %s\n", logs);
     snprintf(text, sizeof(text),
              "elastic-run: the agent %s %d (%s); its workers were killed and its files in use "
              "removed\n%s  next        run the same command again: it goes on from the newest "
              "checkpoint, if it has any\n",
-             g->killed ? "did not look at its signals and was killed by signal" : "died by signal",
-             sig, er_signal_name(sig), where);
+             how, sig, er_signal_name(sig), where);
     say(text);
 }
 
@@ -311,6 +317,15 @@ static void pass_on(struct guarded *g, int sig)
         suspend(g);
 }
 
+/* WatchdogSignal= of systemd: a core of where the agent hangs, if it still can; then no mercy. */
+static void abort_agent(struct guarded *g)
+{
+    g->aborted = true;
+    kill(g->agent, SIGABRT);
+    kill(g->agent, SIGCONT); /* who is stopped dies when it goes on */
+    g->look_us = er_deadline_in(er_now_us(), ABORT_US);
+}
+
 static int next_signal(const struct guarded *g)
 {
     uint64_t now_us = er_now_us(), left_us = g->look_us > now_us ? g->look_us - now_us : 0;
@@ -328,12 +343,14 @@ static _Noreturn void guard_main(struct guarded *g)
 
         if (sig == SIGCHLD)
             reap(g);
+        else if (sig == SIGABRT)
+            abort_agent(g);
         else if (sig > 0)
             pass_on(g, sig);
         if (er_now_us() >= g->look_us) {
             g->look_us = ER_FOREVER;
-            g->killed = is_deaf(g->agent);
-            if (g->killed)
+            g->killed = !g->aborted && is_deaf(g->agent);
+            if (g->killed || g->aborted)
                 kill(g->agent, SIGKILL);
         }
     }
@@ -352,6 +369,7 @@ static void end_at_stops(void)
 
     sigemptyset(&set);
     sigaddset(&set, er_guard_death_signal()); /* as by default: ends the process */
+    sigaddset(&set, SIGABRT);
     for (size_t i = 0; i < ER_ARRAY_N(STOPS); i++) {
         /* nohup(1) and its like have said that the terminal's end is not ours. */
         if (STOPS[i] == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
@@ -403,6 +421,7 @@ int er_guard_start(struct er_guard *ret, struct er_error *err)
     int pair[2];
 
     all_signals(&g.set);
+    sigaddset(&g.set, SIGABRT);
     if (sigprocmask(SIG_BLOCK, &g.set, NULL) < 0)
         return er_error_errno(err, "block signals");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)

@@ -7,6 +7,7 @@
  * It passes every signal on to the agent (Ctrl-Z and fg too, then stopping itself) and the agent's
  * exit code on to its caller. When the agent dies by a signal it kills every descendant (but the
  * keeper of a managed etcd), removes sockets, cgroup and folders, says so in one line and exits 70.
+ * SIGABRT, which a service manager sends whose watchdog missed the agent, ends it likewise.
  * An agent that does not look at its signals any more (stopped, stuck) is killed after the third
  * one that should stop it. When the guard itself dies, the agent gets er_guard_death_signal() and
  * stops everything.

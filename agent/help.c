@@ -144,7 +144,8 @@ int er_help_attributes(const struct er_key_info *key, struct er_buf *out)
     if (!rc && key->flags & ER_KEY_AGREE)
         rc = er_buf_add_str(out, "; same on all nodes");
     if (!rc && key->flags & ER_KEY_LIVE)
-        rc = er_buf_add_str(out, "; can change while the job runs");
+        rc = er_buf_printf(out, "; can change while the job runs (elastic-ctl %s)",
+                           key->flags & ER_KEY_AGREE ? "set" : "reload");
     if (!rc && key->flags & ER_KEY_LATER)
         rc = er_buf_add_str(out, "; not available in this release: only the default");
     return rc;

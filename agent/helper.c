@@ -20,6 +20,7 @@
 #include "base/parse.h"
 
 #define KILLED_WAIT_US (1 * ER_US_PER_S) /* for one that was killed when everything ends */
+#define READS_A_TURN   32                /* of 4 KiB: more than a pipe holds */
 
 struct er_helpers {
     struct er_loop *loop;
@@ -84,16 +85,19 @@ void er_helpers_free(struct er_helpers *all)
     free(all);
 }
 
-/* What does not fit is read and forgotten: a helper must not wait for us. */
+/* What does not fit is read and forgotten: a helper must not wait for us. Nor we for it: the rest
+ * comes in the next turn. */
 static void read_output(struct helper *h)
 {
     char some[4096];
-    ssize_t n;
+    ssize_t n = 1;
 
-    while ((n = read(h->out_fd, some, sizeof(some))) > 0) {
+    for (int i = 0; n > 0 && i < READS_A_TURN; i++) {
         size_t room = h->out.max - h->out.len;
 
-        (void)er_buf_add(&h->out, some, (size_t)n < room ? (size_t)n : room);
+        n = read(h->out_fd, some, sizeof(some));
+        if (n > 0)
+            (void)er_buf_add(&h->out, some, (size_t)n < room ? (size_t)n : room);
     }
     if (n == 0) {
         er_loop_source_free(h->out_source);

@@ -22,6 +22,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
+#include "base/fd.h"
 #include "base/parse.h"
 
 #define AGENTS_MAX     64
@@ -50,6 +51,7 @@ struct keeper {
 
     uint64_t again_us, kill_us, look_us, trim_us; /* when to; ER_FOREVER: never */
     uint64_t alone_us; /* since when nobody is connected; 0: somebody is */
+    bool told;         /* by a signal: to end when nobody needs it any more */
     bool stopping, ended;
 };
 
@@ -76,7 +78,7 @@ static void add_agent(struct keeper *k, int fd)
 
     if (fd < 0)
         return;
-    if (k->agents_n == AGENTS_MAX) {
+    if (k->agents_n == AGENTS_MAX || !er_fd_peer_is_own(fd)) {
         close(fd);
         return;
     }
@@ -239,12 +241,23 @@ static void read_agents(struct keeper *k, const struct pollfd *fds)
 /* Other nodes' agents hold connections of etcd's own. */
 static void look_around(struct keeper *k, uint64_t now_us)
 {
+    uint64_t linger_us = k->told ? 0 : k->opts->linger_ms * ER_US_PER_MS;
+
     k->look_us = er_deadline_in(now_us, LOOK_US);
     if (er_keeper_clients(k->plan.members[k->opts->index].at.port) > 0)
         k->alone_us = 0;
     else if (!k->alone_us)
         k->alone_us = now_us;
-    else if (now_us - k->alone_us >= k->opts->linger_ms * ER_US_PER_MS)
+    else if (now_us - k->alone_us >= linger_us)
+        begin_stop(k);
+}
+
+/* A signal to everybody (Slurm's notice, the stop of a unit) comes here, too, while the agents
+ * still need the store to leave in order. etcd itself ends by it, and is started again. */
+static void on_signal(struct keeper *k)
+{
+    k->told = true;
+    if (!k->agents_n)
         begin_stop(k);
 }
 
@@ -297,7 +310,7 @@ static void wait_and_read(struct keeper *k)
         struct signalfd_siginfo info;
 
         if (read(k->signal_fd, &info, sizeof(info)) > 0)
-            begin_stop(k);
+            on_signal(k);
     }
     if (fds[n + 1].revents)
         add_agent(k, accept4(k->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));

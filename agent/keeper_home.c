@@ -14,22 +14,6 @@
 #define TRIES    100 /* a keeper that ends removes the folder under us */
 #define TMP_BASE "/tmp/"
 
-/* A folder of ours that nobody else may look into: /tmp belongs to everybody. */
-static int make_private(const char *path)
-{
-    struct stat st;
-
-    if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return -errno;
-    if (lstat(path, &st) < 0)
-        return -errno;
-    if (!S_ISDIR(st.st_mode))
-        return -ENOTDIR;
-    if (st.st_uid != geteuid())
-        return -EPERM;
-    return (st.st_mode & 077) && chmod(path, 0700) < 0 ? -errno : 0;
-}
-
 static void base_of(const char *home, char ret[ER_KEEPER_HOME_MAX])
 {
     snprintf(ret, ER_KEEPER_HOME_MAX, "%.*s", (int)(strrchr(home, '/') - home), home);
@@ -40,7 +24,7 @@ static int lock(const char *path, int *ret_fd)
 {
     ER_CLEANUP(er_cleanup_fd) int fd = -1;
     struct stat ours, there;
-    int rc = make_private(path);
+    int rc = er_mkdir_private(path, NULL);
 
     if (rc)
         return rc == -ENOENT ? -EAGAIN : rc;
@@ -64,7 +48,7 @@ static int lock_home(const char *path, int *ret_fd)
 
     base_of(path, base);
     for (int i = 0; rc == -EAGAIN && i < TRIES; i++) {
-        rc = make_private(base);
+        rc = er_mkdir_private(base, NULL);
         if (!rc)
             rc = lock(path, ret_fd);
         else if (rc == -ENOENT)
@@ -100,7 +84,7 @@ int er_keeper_home_open(struct er_keeper_home *ret, const struct er_keeper_opts 
     if (opts->fresh)
         rc = er_remove_all(opts->data, err);
     if (!rc)
-        rc = er_mkdir_all(opts->data, 0700, err);
+        rc = er_mkdir_all_own(opts->data, 0700, err);
     if (!rc && chmod(opts->data, 0700) < 0) /* etcd insists */
         rc = er_error_errno(err, "make '%s' private", opts->data);
     if (rc) {

@@ -81,6 +81,14 @@ enum er_key_flags {
         1u << 5 /* --print-config quotes it: other YAML tools would read something else */
 };
 
+/* What follows when a key with ER_KEY_LIVE has changed; 0: whoever needs the value looks it up. */
+enum er_key_applies {
+    ER_APPLIES_CORE = 1u << 0,    /* the rendezvous is told, which decides by it where it leads */
+    ER_APPLIES_JUDGES = 1u << 1,  /* deadlines of ranks that stand still are reckoned anew */
+    ER_APPLIES_WORKERS = 1u << 2, /* workers that start from then on have the new value */
+    ER_APPLIES_CONSOLE = 1u << 3  /* output that passes through the agent follows */
+};
+
 /* A key without a place in struct er_config (not available yet) has this for `offset`. */
 #define ER_KEY_NOWHERE SIZE_MAX
 
@@ -90,7 +98,7 @@ struct er_key_info {
     const char *def;         /* default, as a job spec would have it; NULL: required or derived */
     const char *def_program; /* default in PROGRAM form; NULL: as `def` */
     size_t offset;           /* in struct er_config, or ER_KEY_NOWHERE */
-    unsigned flags;
+    unsigned flags, applies; /* enum er_key_flags, er_key_applies */
     enum er_key_group group;
     uint64_t min, max;          /* of numbers (durations: microseconds); max 0: the type's own */
     uint64_t none_as, auto_as;  /* how `none` and `auto` are stored in a number */

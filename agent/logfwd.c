@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -169,6 +170,8 @@ static ssize_t copy_chunk(struct er_logfwd *f, struct er_logpump_desk *desk)
     ssize_t n = read(f->fd, desk->in, ER_LOGPUMP_IN);
 
     if (n > 0) {
+        if (f->opts.lines)
+            atomic_fetch_add(f->opts.lines, er_linesplit_count(desk->in, (size_t)n));
         er_logfile_write(&f->file, desk->in, (size_t)n, &f->drops);
         split(f, desk->out, desk->in, (size_t)n);
         if (f->opts.tail)
@@ -184,7 +187,7 @@ static ssize_t take_chunk(struct er_logfwd *f, struct er_logpump_desk *desk)
 
     if (f->ended)
         return 0;
-    if (!f->opts.console && !f->opts.filtered && !f->opts.tail)
+    if (!f->opts.console && !f->opts.filtered && !f->opts.tail && !f->opts.lines)
         n = er_logfile_splice(&f->file, f->fd, desk->side, &f->drops);
     if (n == -EOPNOTSUPP)
         n = copy_chunk(f, desk);
@@ -273,6 +276,21 @@ void er_logfwd_end(struct er_logfwd *f)
     if (!f)
         return;
     end_held(f, er_logpump_hold(f->stream));
+    er_logpump_release(f->stream);
+}
+
+void er_logfwd_show(struct er_logfwd *f, struct er_console *console, bool timestamps)
+{
+    if (!f)
+        return;
+    er_logpump_hold(f->stream);
+    if (!f->opts.console && console && !f->opts.filtered) { /* what was there went by unread */
+        er_linesplit_done(&f->lines);
+        er_linesplit_init(&f->lines);
+        f->skipping = false;
+    }
+    f->opts.console = console;
+    f->opts.timestamps = timestamps;
     er_logpump_release(f->stream);
 }
 

@@ -33,6 +33,8 @@ struct er_logfwd_opts {
     const char *prefix;         /* copied */
     bool timestamps;
     bool tail; /* keep the last lines for er_logfwd_tail() */
+    /* Where every line is counted, from any thread, which costs a look at every byte; NULL: not. */
+    _Atomic uint64_t *lines;
     /* Lines with one of the `filters` in them are copied there, with their prefix; NULL: none.
      * Borrowed for the stream's life. */
     struct er_logfile *filtered;
@@ -51,6 +53,10 @@ void er_logfwd_free(struct er_logfwd *fwd);
 void er_logfwd_drain(struct er_logfwd *fwd);
 /* The same when nobody writes any more: an unfinished line is a line, too. */
 void er_logfwd_end(struct er_logfwd *fwd);
+/* From here on the console gets the lines, or (NULL) does not; the first one may lack its
+ * beginning.
+ */
+void er_logfwd_show(struct er_logfwd *fwd, struct er_console *console, bool timestamps);
 /* Last lines, at most ER_LOGFWD_TAIL_LINES, of what was read until the last er_logfwd_drain();
  * valid until the next call on `fwd`; "" when none. */
 const char *er_logfwd_tail(struct er_logfwd *fwd);

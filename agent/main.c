@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "agent/agent.h"
 #include "agent/dry_run.h"
 #include "agent/findings.h"
+#include "agent/journal.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 
@@ -28,16 +30,27 @@ static int open_stdio(void)
     return 0;
 }
 
+/* log.format auto: entries with fields where stderr is the journal. */
+static bool is_for_journal(const struct er_config *config)
+{
+    return config && config->log.format && !strcmp(config->log.format, "auto") &&
+           er_journal_is(STDERR_FILENO, getenv("JOURNAL_STREAM"));
+}
+
 static void set_up_log(const struct er_config *config)
 {
+    bool journal = is_for_journal(config);
     const struct er_log_opts opts = {
         .fd = 2,
         .level = ER_LOG_WARNING,
         .format = er_config_json_log(config) ? ER_LOG_JSON : ER_LOG_TEXT,
         .name = "elastic-run",
+        .sink = journal ? er_journal_send : NULL,
     };
 
     er_log_setup(&opts);
+    if (journal)
+        er_journal_open(config->name, config->node.id);
 }
 
 static void tell_warnings(const struct er_config *config)

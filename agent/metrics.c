@@ -11,8 +11,6 @@ const struct er_metric er_metrics_table[ER_METRIC_ID_COUNT] = {
 #undef METRIC
 };
 
-const double er_metric_bounds[ER_METRIC_BOUNDS_N] = {.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300};
-
 /* One row: the field of the event that is added (NULL: 1), in `unit`s, under the value of the field
  * `label` (or the text `as`). */
 struct rule {
@@ -112,7 +110,7 @@ void er_metrics_add(struct er_metrics *m, enum er_metric_id id, const char *labe
 
     count->of[i].value += value;
     if (er_metrics_table[id].type == ER_METRIC_HISTOGRAM)
-        er_histogram_add(&count->of[i].histogram, er_metric_bounds, ER_METRIC_BOUNDS_N, value);
+        er_histogram_add(&count->of[i].histogram, &er_bounds_recovery, value);
 }
 
 static void write_one(const struct er_metric_count *count, unsigned i,
@@ -122,8 +120,7 @@ static void write_one(const struct er_metric_count *count, unsigned i,
     size_t n = metric->labels[0] ? 1 : 0;
 
     if (metric->type == ER_METRIC_HISTOGRAM)
-        er_exposition_histogram(x, &label, n, &count->of[i].histogram, er_metric_bounds,
-                                ER_METRIC_BOUNDS_N);
+        er_exposition_histogram(x, &label, n, &count->of[i].histogram, &er_bounds_recovery);
     else
         er_exposition_sample(x, &label, n, count->of[i].value);
 }

@@ -29,7 +29,9 @@
     X(TIME, "elastic_run_time_seconds", COUNTER, "state", "where the time of this node went; goodput is useful over the sum") \
     X(RECOVERY, "elastic_run_recovery_duration_seconds", HISTOGRAM, "reason", "from a failure to the first new step") \
     X(RENDEZVOUS, "elastic_run_rendezvous_duration_seconds", HISTOGRAM, "", "from ready to sealed") \
+    X(STEP_TIME, "elastic_run_step_duration_seconds", HISTOGRAM, "", "steps of this node's first rank, as far as it reports; fine bounds") \
     X(SAMPLES, "elastic_run_samples", COUNTER, "", "samples that this node's ranks finished, as far as they report") \
+    X(TOKENS, "elastic_run_tokens", COUNTER, "", "tokens, likewise")                              \
     X(LOSS, "elastic_run_loss", GAUGE, "", "last loss that this node's first rank reported")       \
     X(CHECKPOINTS, "elastic_run_checkpoints", COUNTER, "result", "checkpoints of workers of this node") \
     X(CHECKPOINT_BYTES, "elastic_run_checkpoint_written_bytes", COUNTER, "", "bytes written for them") \
@@ -39,6 +41,9 @@
     X(CHECKPOINT_AT, "elastic_run_checkpoint_last_timestamp_seconds", GAUGE, "", "Unix time of the newest committed one, where this node committed it") \
     X(STORE_UP, "elastic_run_store_connected", GAUGE, "", "1 while the store answers")             \
     X(STORE_OUTAGE, "elastic_run_store_outage_seconds", COUNTER, "", "time without the store")     \
+    X(STORE_REQUESTS, "elastic_run_store_requests", COUNTER, "op, code", "answers and failures of etcd, by gRPC's code") \
+    X(STORE_TIME, "elastic_run_store_request_duration_seconds", HISTOGRAM, "op", "from sending to the answer; fine bounds") \
+    X(LOG_LINES, "elastic_run_log_lines", COUNTER, "stream", "lines that workers wrote, where their output is kept or shown") \
     X(LOG_DROPPED, "elastic_run_log_dropped_lines", COUNTER, "stream", "lines of workers that could not be kept") \
     X(HEALTH, "elastic_run_health_check_failures", COUNTER, "check", "checks before a join that failed") \
     X(CPU, "process_cpu_seconds", COUNTER, "", "CPU time of the agent")                            \
@@ -59,10 +64,6 @@ extern const struct er_metric er_metrics_table[ER_METRIC_ID_COUNT];
 
 #define ER_METRIC_VALUES    12 /* values of a label that are told apart; later ones are "other" */
 #define ER_METRIC_VALUE_MAX 24
-
-/* Upper bounds of all histograms, in seconds. */
-#define ER_METRIC_BOUNDS_N 11
-extern const double er_metric_bounds[ER_METRIC_BOUNDS_N];
 
 /* What is counted of one metric. */
 struct er_metric_count {

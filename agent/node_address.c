@@ -46,7 +46,18 @@ static bool source_address(const struct sockaddr *to, socklen_t n, char ret[ER_A
            is_usable(at) && format(at, ret);
 }
 
-static bool route_to_host(const char *host, char ret[ER_ADDRESS_MAX])
+static bool route_to(const struct sockaddr *to, socklen_t n, char ret[ER_ADDRESS_MAX],
+                     struct er_node_route *ret_route)
+{
+    if (!source_address(to, n, ret))
+        return false;
+    memcpy(&ret_route->to, to, n);
+    ret_route->to_n = n;
+    return true;
+}
+
+static bool route_to_host(const char *host, char ret[ER_ADDRESS_MAX],
+                          struct er_node_route *ret_route)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list = NULL;
@@ -57,21 +68,21 @@ static bool route_to_host(const char *host, char ret[ER_ADDRESS_MAX])
     if (getaddrinfo(host, port, &hints, &list) != 0)
         return false;
     for (struct addrinfo *at = list; at && !found; at = at->ai_next)
-        found = source_address(at->ai_addr, at->ai_addrlen, ret);
+        found = route_to(at->ai_addr, at->ai_addrlen, ret, ret_route);
     freeaddrinfo(list);
     return found;
 }
 
 /* Where the world outside would be reached from: addresses for documentation (RFC 5737, 3849). */
-static bool default_route(char ret[ER_ADDRESS_MAX])
+static bool default_route(char ret[ER_ADDRESS_MAX], struct er_node_route *ret_route)
 {
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(ANY_PORT)};
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(ANY_PORT)};
 
     inet_pton(AF_INET, "192.0.2.1", &v4.sin_addr);
     inet_pton(AF_INET6, "2001:db8::1", &v6.sin6_addr);
-    return source_address((struct sockaddr *)&v4, sizeof(v4), ret) ||
-           source_address((struct sockaddr *)&v6, sizeof(v6), ret);
+    return route_to((struct sockaddr *)&v4, sizeof(v4), ret, ret_route) ||
+           route_to((struct sockaddr *)&v6, sizeof(v6), ret, ret_route);
 }
 
 /* The first usable address of an interface, IPv4 before IPv6. */
@@ -94,7 +105,7 @@ static bool interface_address(const char *name, char ret[ER_ADDRESS_MAX])
 }
 
 static int automatic(const char *const *endpoints, size_t n, char ret[ER_ADDRESS_MAX],
-                     struct er_error *err)
+                     struct er_node_route *ret_route, struct er_error *err)
 {
     struct er_etcd_endpoint e;
     bool local = n == 0;
@@ -102,7 +113,7 @@ static int automatic(const char *const *endpoints, size_t n, char ret[ER_ADDRESS
     for (size_t i = 0; i < n; i++) {
         if (er_etcd_endpoint_parse(endpoints[i], &e, NULL))
             continue;
-        if (e.kind == ER_ETCD_TCP && route_to_host(e.host, ret))
+        if (e.kind == ER_ETCD_TCP && route_to_host(e.host, ret, ret_route))
             return 0;
         local |= e.kind == ER_ETCD_UNIX;
     }
@@ -110,7 +121,7 @@ static int automatic(const char *const *endpoints, size_t n, char ret[ER_ADDRESS
         snprintf(ret, ER_ADDRESS_MAX, "127.0.0.1");
         return 0;
     }
-    if (default_route(ret))
+    if (default_route(ret, ret_route))
         return 0;
     return er_error_set(err, ER_E_CONFIG,
                         "node.address: auto finds no route to '%s' and no default route; give an "
@@ -136,16 +147,47 @@ static int host_address(const char *text, char ret[ER_ADDRESS_MAX], struct er_er
     return 0;
 }
 
-int er_node_address(const char *text, const char *const *endpoints, size_t n,
-                    char ret[ER_ADDRESS_MAX], struct er_error *err)
+int er_node_address_by(const char *text, const char *const *endpoints, size_t n,
+                       char ret[ER_ADDRESS_MAX], struct er_node_route *ret_route,
+                       struct er_error *err)
 {
+    *ret_route = (struct er_node_route){.to_n = 0};
     if (!text || strcmp(text, "auto") == 0)
-        return automatic(endpoints, n, ret, err);
+        return automatic(endpoints, n, ret, ret_route, err);
     if (strlen(text) >= ER_ADDRESS_MAX)
         return er_error_set(err, ER_E_CONFIG, "node.address: '%.40s...' is too long", text);
     if (if_nametoindex(text) == 0)
         return host_address(text, ret, err);
     if (!interface_address(text, ret))
         return er_error_set(err, ER_E_CONFIG, "node.address: interface '%s' has no address", text);
+    snprintf(ret_route->interface, sizeof(ret_route->interface), "%s", text);
     return 0;
+}
+
+int er_node_address(const char *text, const char *const *endpoints, size_t n,
+                    char ret[ER_ADDRESS_MAX], struct er_error *err)
+{
+    struct er_node_route route;
+
+    return er_node_address_by(text, endpoints, n, ret, &route, err);
+}
+
+bool er_node_address_again(const struct er_node_route *route, char ret[ER_ADDRESS_MAX])
+{
+    if (route->interface[0])
+        return interface_address(route->interface, ret);
+    return route->to_n > 0 && source_address((const struct sockaddr *)&route->to, route->to_n, ret);
+}
+
+bool er_node_address_gone(const char *address)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+    bool is_v4 = inet_pton(AF_INET, address, &v4.sin_addr) == 1;
+    bool is_v6 = !is_v4 && inet_pton(AF_INET6, address, &v6.sin6_addr) == 1;
+    const struct sockaddr *at = is_v4 ? (const struct sockaddr *)&v4 : (const struct sockaddr *)&v6;
+    ER_CLEANUP(er_cleanup_fd)
+    int fd = is_v4 || is_v6 ? socket(at->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+
+    return fd >= 0 && bind(fd, at, is_v4 ? sizeof(v4) : sizeof(v6)) < 0 && errno == EADDRNOTAVAIL;
 }

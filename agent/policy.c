@@ -42,11 +42,18 @@ static bool same_signal_as_agent(const struct er_policy_input *in)
            in->now_us - in->agent_signal_us <= in->grace_us;
 }
 
+/* Its peers have told first that it was gone: it died while it was asked to leave what its own
+ * death has ended. */
+static bool died_unasked(const struct er_policy_input *in)
+{
+    return in->unexplained && (in->exit.kind == ER_EXIT_SIGNALED || in->exit.kind == ER_EXIT_OOM);
+}
+
 struct er_policy_result er_agent_policy_judge(const struct er_policy_input *in)
 {
     if (in->exit.kind == ER_EXIT_OK)
         return (struct er_policy_result){.outcome = ER_OUTCOME_OK};
-    if (in->stopped_by_us || same_signal_as_agent(in))
+    if ((in->stopped_by_us && !died_unasked(in)) || same_signal_as_agent(in))
         return (struct er_policy_result){.outcome = ER_OUTCOME_STOPPED};
     return (struct er_policy_result){
         .outcome = ER_OUTCOME_FAILED,

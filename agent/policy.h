@@ -12,13 +12,14 @@ enum er_outcome { ER_OUTCOME_OK, ER_OUTCOME_FAILED, ER_OUTCOME_STOPPED };
 
 struct er_policy_input {
     struct er_exit exit;
-    bool stopped_by_us;             /* the stop ladder had begun for it */
-    int agent_signal;               /* last signal the agent itself got, 0 none */
-    uint64_t agent_signal_us;       /* and when */
-    uint64_t now_us, grace_us;      /* stop.grace */
-    bool progress;                  /* the job had made progress in this generation */
-    const char *message;            /* error file's message or last stderr lines, may be NULL */
-    bool checkpoints;               /* the job has a checkpoint.dir: code 74 speaks of it */
+    bool stopped_by_us;        /* the stop ladder had begun for it */
+    bool unexplained;          /* it was not signaled, and nobody knows why its peers lost it */
+    int agent_signal;          /* last signal the agent itself got, 0 none */
+    uint64_t agent_signal_us;  /* and when */
+    uint64_t now_us, grace_us; /* stop.grace */
+    bool progress;             /* the job had made progress in this generation */
+    const char *message;       /* error file's message or last stderr lines, may be NULL */
+    bool checkpoints;          /* the job has a checkpoint.dir: code 74 speaks of it */
     const char *const *fatal_codes; /* restart.fatal_exit_codes as text */
     size_t fatal_n;
 };

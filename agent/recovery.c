@@ -15,13 +15,25 @@ void er_recovery_failed(struct er_recovery *r, uint64_t failed_us, uint64_t dete
     /* A failure before the last recovery was over prolongs that one. */
     uint64_t first_us = r->active ? r->failed_us : failed_us;
     uint64_t old_step = r->active ? r->old_step : 0;
+    uint64_t step_us = r->active ? r->step_us : 0;
     bool expects = r->active && r->expects_steps;
 
     *r = (struct er_recovery){.active = true,
                               .failed_us = first_us,
                               .detected_us = detected_us,
                               .old_step = old_step,
+                              .step_us = step_us,
                               .expects_steps = expects};
+}
+
+/* Of what this process has timed. */
+static uint64_t mean_step_us(struct er_page_progress *p)
+{
+    uint64_t n = 0;
+
+    for (int i = 0; i < ER_PAGE_STEP_TIMES; i++)
+        n += atomic_load(&p->steps_by_time[i]);
+    return n ? atomic_load(&p->steps_time_us) / n : 0;
 }
 
 void er_recovery_gone(struct er_recovery *r, struct er_group *group, uint64_t now_us)
@@ -31,8 +43,10 @@ void er_recovery_gone(struct er_recovery *r, struct er_group *group, uint64_t no
     r->gone_us = now_us;
     for (int i = 0; i < er_group_size(group); i++) {
         struct er_page_progress *p = &er_group_worker(group, i)->page->from_worker;
-        uint64_t step = atomic_load(&p->step);
+        uint64_t step = atomic_load(&p->step), step_us = mean_step_us(p);
 
+        if (step_us > r->step_us)
+            r->step_us = step_us;
         if (step > r->old_step)
             r->old_step = step;
         if (atomic_load(&p->first_step_us))

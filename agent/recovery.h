@@ -2,8 +2,11 @@
 /*
  * How long a job takes from a failure to its next progress, phase by phase, as this node sees it.
  *
- *   failed -> detected -> gone -> started -> (spoke) -> (loaded) -> first step of all ranks here
- *     detect_ms   stop_ms  rendezvous_ms  start_ms  restore_ms
+ *   failed -> detected -> gone -> started -> (spoke) -> (connected) -> (loaded, ready) -> first
+ * step detect_ms   stop_ms  rendezvous_ms  start_ms  comm_init_ms   restore_ms
+ *
+ * The first step is that of all ranks here; replay_ms, what steps that are done again will take,
+ * comes after it.
  */
 #include "agent/group.h"
 
@@ -12,7 +15,8 @@ struct er_recovery {
     bool expects_steps; /* the workers of the failed generation reported steps */
     char reason[32];
     uint64_t failed_us, detected_us, gone_us, started_us; /* 0: not yet */
-    uint64_t old_step;                    /* newest step that any local rank had finished */
+    uint64_t old_step; /* newest step that any local rank had finished */
+    uint64_t step_us;  /* a step of the failed generation, on average; 0: not known */
     uint64_t first_step_us, resumed_step; /* filled at the end */
     uint64_t loaded_step;
 };

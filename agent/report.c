@@ -6,6 +6,7 @@
 
 #include "agent/exit.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 #define TRY(expr)                                                                                  \
     do {                                                                                           \
@@ -52,6 +53,15 @@ const char *er_report_tail(const char *text)
     while (((unsigned char)*at & 0xC0) == 0x80) /* not inside a character */
         at++;
     return at;
+}
+
+/* Its further lines, should it have some, behind a bar. */
+static int add_message(struct er_buf *buf, const char *message)
+{
+    size_t n = strcspn(message, "\n");
+
+    TRY(er_buf_printf(buf, "  message     %.*s\n", (int)n, message));
+    return message[n] ? add_quoted_lines(buf, message + n + 1) : 0;
 }
 
 static int add_tail(struct er_buf *buf, const struct er_report *r)
@@ -136,6 +146,9 @@ const char *er_report_next(const struct er_verdict *verdict, uint32_t restart_ma
         return "nothing";
     if (verdict->kind == ER_VERDICT_STOPPED)
         return next_after_stop(verdict->exit_code);
+    if (strstr(verdict->reason, "restart.poison_step"))
+        return "find out what is wrong with that step's samples; "
+               "restart.poison_step.action=skip leaves them out";
     if (c->kind == ER_EXIT_EXEC_FAILED && strstr(c->message, "working directory"))
         return "check workdir: it must be a folder that this user may enter";
     if (c->kind == ER_EXIT_EXEC_FAILED && strstr(c->message, "Exec format error"))
@@ -187,7 +200,7 @@ static int add_failure(struct er_buf *buf, const struct er_report *r)
     if (r->when)
         TRY(er_buf_add_str(buf, "\n"));
     if (c->message[0])
-        TRY(er_buf_printf(buf, "  message     %s\n", c->message));
+        TRY(add_message(buf, c->message));
     if (r->tail && r->tail[0])
         TRY(add_tail(buf, r));
     TRY(add_others(buf, r));
@@ -251,7 +264,7 @@ static int add_idle(struct er_buf *buf, const struct er_report *r)
         r->job, ENDS[v->kind], v->exit_code);
 }
 
-int er_report_format(struct er_buf *buf, const struct er_report *report)
+static int format(struct er_buf *buf, const struct er_report *report)
 {
     if (report->idle)
         TRY(add_idle(buf, report));
@@ -266,4 +279,20 @@ int er_report_format(struct er_buf *buf, const struct er_report *report)
         return add_stop(buf, report);
     }
     return 0;
+}
+
+/* Much of it is others' words: of workers, here and on other nodes. None of them reaches the
+ * terminal as a command, or begins a line of ours. */
+int er_report_format(struct er_buf *buf, const struct er_report *report)
+{
+    size_t start = buf->len;
+    int rc = format(buf, report);
+
+    for (size_t i = start; i < buf->len; i++) {
+        if (buf->data[i] == '\t' || buf->data[i] == '\r') /* traces are indented by it */
+            buf->data[i] = ' ';
+    }
+    if (buf->len > start)
+        er_utf8_tame(buf->data + start, buf->len - start);
+    return rc;
 }

@@ -1,5 +1,6 @@
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
@@ -69,6 +70,18 @@ static struct request *new_request(struct er_agent *agent, struct er_ctlconn *co
     return r;
 }
 
+bool er_agent_waits_in_store(const struct er_agent *agent, int local_rank)
+{
+    er_list_for_each (node, &agent->requests) {
+        const struct request *r = ER_LIST_ITEM(node, struct request, node);
+
+        if (r->wait_id && r->ticket.conn &&
+            er_ctlconn_peer(r->ticket.conn)->local_rank == local_rank)
+            return true;
+    }
+    return er_barriers_has(agent->barriers, local_rank);
+}
+
 void er_agent_drop_requests(struct er_agent *agent)
 {
     while (!er_list_empty(&agent->requests))
@@ -112,11 +125,23 @@ static void on_driver(void *user, int rc, const void *value, size_t n)
     free_request(r);
 }
 
+/* "51,77" */
+static void list_skips(const struct er_skips *skips, char ret[ER_SKIPS_TEXT])
+{
+    size_t n = 0;
+
+    ret[0] = '\0';
+    for (uint32_t i = 0; i < skips->n; i++)
+        n += (size_t)snprintf(ret + n, ER_SKIPS_TEXT - n, "%s%" PRIu64, i ? "," : "",
+                              skips->steps[i]);
+}
+
 static void fill_world(struct er_agent *agent, const struct er_worker *w, struct er_ctl_msg *ret)
 {
     const struct er_assignment *a = er_group_assignment(agent->group);
     const char *dir = agent->config->checkpoint.dir;
 
+    list_skips(&a->skips, agent->skips_text);
     ret->type = ER_CTL_WORLD;
     er_ctl_num(ret, (uint64_t)w->rank);
     er_ctl_num(ret, (uint64_t)a->world_size);
@@ -131,6 +156,7 @@ static void fill_world(struct er_agent *agent, const struct er_worker *w, struct
     er_ctl_str(ret, a->run);
     er_ctl_str(ret, agent->config->node.id);
     er_ctl_str(ret, dir ? dir : "");
+    er_ctl_str(ret, agent->skips_text);
 }
 
 void er_agent_send_world(struct er_agent *agent, struct er_worker *w)
@@ -159,6 +185,11 @@ static void on_hello(struct er_agent *agent, struct er_worker *w, struct er_ctlc
     if (!w->spoke)
         w->spoke_us = er_now_us();
     w->spoke = true;
+    w->speaker = er_ctlconn_peer(conn)->pid;
+    if (w->joins) {
+        er_group_hello(agent->group, w, conn, m->seq);
+        return;
+    }
     fill_world(agent, w, &reply);
     er_ctlconn_answer(conn, m->seq, &reply);
 }
@@ -363,7 +394,9 @@ static void on_fail(struct er_agent *agent, struct er_worker *w, struct er_ctlco
     size_t n = m->str[0].len < MESSAGE_MAX ? m->str[0].len : MESSAGE_MAX;
 
     free(w->message);
-    w->message = strndup(m->str[0].data ? m->str[0].data : "", n);
+    w->message = calloc(n + 1, 1); /* no strndup(): a packet need not end with a NUL */
+    if (w->message && n)
+        memcpy(w->message, m->str[0].data, n);
     er_ctlconn_status(conn, m->seq, 0, NULL);
 }
 
@@ -405,7 +438,7 @@ static struct er_worker *speaker(struct er_agent *agent, struct er_ctlconn *conn
     if (peer->local_rank >= 0 && peer->generation == generation)
         return er_group_worker(agent->group, peer->local_rank);
     w = er_group_worker_of(agent->group, peer->pid);
-    if (w) {
+    if (w && !w->joins) {
         peer->generation = generation;
         peer->local_rank = w->local_rank;
     }
@@ -425,7 +458,7 @@ void er_agent_on_request(void *user, struct er_ctlconn *conn, const struct er_ct
     w = speaker(agent, conn);
     if (!w)
         er_ctlconn_status(conn, m->seq, ER_E_STALE, "not a worker of the running generation");
-    else if (HANDLERS[m->type].fenced && m->num[0] != w->generation)
+    else if (HANDLERS[m->type].fenced && (w->joins || m->num[0] != w->generation))
         er_ctlconn_status(conn, m->seq, ER_E_STALE, NULL);
     else {
         w->at_door |= HANDLERS[m->type].fenced;

@@ -378,7 +378,7 @@ static int check_bytes(struct reader *r, const char *data, size_t n)
 {
     unsigned line = 1, col = 1;
 
-    if (n > ER_SPEC_BYTES_MAX)
+    if (n > ER_SPEC_FILE_MAX)
         return er_error_set(r->err, ER_E_CONFIG, "%s: larger than 1 MiB",
                             r->name ? r->name : "value");
     for (size_t i = 0; i < n;) {
@@ -439,7 +439,7 @@ static int read_all(int fd, const char *path, struct er_buf *buf, struct er_erro
     for (;;) {
         ssize_t got;
 
-        if (buf->len > ER_SPEC_BYTES_MAX)
+        if (buf->len > ER_SPEC_FILE_MAX)
             return er_error_set(err, ER_E_CONFIG, "%s: larger than 1 MiB", path);
         if (er_buf_reserve(buf, 4096))
             return er_error_set(err, -ENOMEM, "out of memory");
@@ -463,7 +463,7 @@ int er_spec_read(struct er_spec **ret, const char *path, struct er_error *err)
     ER_CLEANUP(er_buf_done) struct er_buf buf;
     int rc;
 
-    er_buf_init(&buf, ER_SPEC_BYTES_MAX + 8192);
+    er_buf_init(&buf, ER_SPEC_FILE_MAX + 8192);
     if (!from_stdin) {
         opened = open(path, O_RDONLY | O_CLOEXEC);
         if (opened < 0) {

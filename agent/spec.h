@@ -11,7 +11,7 @@
 #include "base/error.h"
 
 enum {
-    ER_SPEC_BYTES_MAX = 1 << 20,
+    ER_SPEC_FILE_MAX = 1 << 20,
     ER_SPEC_DEPTH_MAX = 16,     /* maps and lists within each other */
     ER_SPEC_VALUES_MAX = 65536, /* values with every alias written out */
     ER_SPEC_KEYS_MAX = 4096     /* keys of one map */

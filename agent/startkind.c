@@ -75,7 +75,7 @@ static bool remembers(const char *marker, const char *run)
     bool same;
 
     er_buf_init(&text, 256);
-    same = er_file_read(marker, &text, NULL) == 0 && strcmp(er_buf_str(&text), run) == 0;
+    same = er_file_read_plain(marker, &text, NULL) == 0 && strcmp(er_buf_str(&text), run) == 0;
     er_buf_done(&text);
     return same;
 }
@@ -97,7 +97,7 @@ static int begin_run(const char *dir, const char *run, char ret_moved[PATH_MAX],
         rc = er_mkdir_all(dir, 0755, err);
     if (rc)
         return rc;
-    fd = open(marker, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    fd = open(marker, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0 || write(fd, run, strlen(run)) != (ssize_t)strlen(run))
         return er_error_errno(err, "--fresh: write '%s'", marker);
     return 0;
@@ -115,7 +115,7 @@ int er_startkind_begin_run(const struct er_config *config, const char *run,
         return 0;
     if ((size_t)snprintf(path, sizeof(path), "%s.lock", dir) >= sizeof(path))
         return er_error_set(err, -ENAMETOOLONG, "--fresh: path '%.200s...'", dir);
-    lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (lock < 0 || flock(lock, LOCK_EX) < 0)
         return er_error_errno(err, "--fresh: lock '%s'", path);
     return begin_run(dir, run, ret_moved, err);

@@ -13,8 +13,9 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 
-#define TMP_BASE "/tmp/elastic-run-"
-#define TRIES    100 /* other jobs may be removing the folder or the lock just now */
+#define TMP_BASE    "/tmp/elastic-run-"
+#define UNIT_FOLDER "agent" /* short: the instance is in the path already */
+#define TRIES       100     /* other jobs may be removing the folder or the lock just now */
 
 #define LOCK_PATH_MAX (ER_STATE_PATH_MAX + 8)
 
@@ -31,22 +32,23 @@ size_t er_statedir_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX])
     return n;
 }
 
-/* Exists, is a folder, is ours and nobody else may look into it: /tmp belongs to everybody. */
-static int make_private(const char *path)
+size_t er_statedir_unit_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX])
 {
-    struct stat st;
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    size_t n = 0;
 
-    if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return -errno;
-    if (lstat(path, &st) < 0)
-        return -errno;
-    if (!S_ISDIR(st.st_mode))
-        return -ENOTDIR;
-    if (st.st_uid != geteuid())
-        return -EPERM;
-    if ((st.st_mode & 077) && chmod(path, 0700) < 0)
-        return -errno;
-    return 0;
+    snprintf(ret_paths[n++], ER_STATE_PATH_MAX, "/run/elastic-agent");
+    if (runtime && runtime[0] == '/' && strlen(runtime) < 64)
+        snprintf(ret_paths[n++], ER_STATE_PATH_MAX, "%s/elastic-agent", runtime);
+    return n;
+}
+
+int er_statedir_unit_file(const char *base, const char *instance, const char *file,
+                          char ret_path[ER_STATE_PATH_MAX])
+{
+    int n = snprintf(ret_path, ER_STATE_PATH_MAX, "%s/%s/" UNIT_FOLDER "/%s", base, instance, file);
+
+    return n < ER_STATE_PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
 /* "<base>/.<name>.lock" for "<base>/<name>". */
@@ -85,7 +87,7 @@ static int lock_in(struct er_statedir *dir, const char *base, const char *name)
     if ((size_t)snprintf(dir->path, sizeof(dir->path), "%s/%s", base, name) >= sizeof(dir->path))
         return -ENAMETOOLONG;
     for (int try = 0; rc == -EAGAIN && try < TRIES; try++) {
-        rc = make_private(base);
+        rc = er_mkdir_private(base, NULL);
         if (!rc)
             rc = lock(dir);
         else if (rc == -ENOENT)
@@ -99,8 +101,14 @@ int er_statedir_lock(struct er_statedir *ret, const char *name, struct er_error 
     char bases[ER_STATE_BASES][ER_STATE_PATH_MAX];
     size_t n = er_statedir_bases(bases);
     struct er_statedir dir = {.lock_fd = -1};
+    const char *unit = getenv("ELASTIC_INSTANCE") ? getenv("RUNTIME_DIRECTORY") : NULL;
     int rc = -ENOENT;
 
+    if (unit && unit[0] == '/' && !strchr(unit, ':')) { /* systemd's, of this unit alone */
+        snprintf(bases[0], ER_STATE_PATH_MAX, "%s", unit);
+        name = UNIT_FOLDER;
+        n = 1;
+    }
     for (size_t i = 0; i < n; i++) {
         rc = lock_in(&dir, bases[i], name);
         if (rc == -EBUSY)
@@ -113,8 +121,12 @@ int er_statedir_lock(struct er_statedir *ret, const char *name, struct er_error 
             return 0;
         }
     }
-    return er_error_set(err, rc, "make the state folder '%s/%s': %s", bases[n - 1], name,
-                        er_error_name(rc));
+    return er_error_set(err, rc, "make the state folder '%s/%s': %s%s", bases[n - 1], name,
+                        er_error_name(rc),
+                        rc == -EPERM || rc == -ENOTDIR || rc == -ELOOP
+                            ? " (somebody else has made a file or folder of that name: remove it, "
+                              "or set XDG_RUNTIME_DIR to a folder of your own)"
+                            : "");
 }
 
 int er_statedir_make(struct er_statedir *dir, struct er_error *err)
@@ -122,7 +134,7 @@ int er_statedir_make(struct er_statedir *dir, struct er_error *err)
     int rc;
 
     er_remove_all(dir->path, NULL);
-    rc = make_private(dir->path);
+    rc = er_mkdir_private(dir->path, NULL);
     return rc ? er_error_set(err, rc, "make the state folder '%s': %s", dir->path,
                              er_error_name(rc))
               : 0;

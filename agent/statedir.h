@@ -2,9 +2,11 @@
 /*
  * The folder of a running job on this host: sockets, error files. /run/elastic-run/<name>/ as root,
  * else $XDG_RUNTIME_DIR/elastic-run/<name>/, else /tmp/elastic-run-<uid>/<name>/; 0700 throughout.
- * Of several agents of a job on one host those with an id of their own have <name>@<node id>.
- * The lock beside it, `.<name>.lock`, is held from before the folder is made until after it has
- * gone; its file is removed by who holds it, so the one at the path decides.
+ * As elastic-agent@.service of systemd: $RUNTIME_DIRECTORY/agent/, that is
+ * /run/elastic-agent/<instance>/agent/. Of several agents of a job on one host those with an id of
+ * their own have <name>@<node id>. The lock beside it, `.<name>.lock`, is held from before the
+ * folder is made until after it has gone; its file is removed by who holds it, so the one at the
+ * path decides.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,6 +24,11 @@ struct er_statedir {
 
 /* Where jobs' folders may lie, best first; returns how many. */
 size_t er_statedir_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX]);
+/* The same for agents that run as units of systemd; below it <instance>/, which may be another
+ * user's. */
+size_t er_statedir_unit_bases(char ret_paths[ER_STATE_BASES][ER_STATE_PATH_MAX]);
+int er_statedir_unit_file(const char *base, const char *instance, const char *file,
+                          char ret_path[ER_STATE_PATH_MAX]);
 /* Takes the lock, and chooses where the folder will be. -EBUSY: an agent of this job runs on this
  * host already. */
 int er_statedir_lock(struct er_statedir *ret, const char *name, struct er_error *err);

@@ -5,24 +5,19 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/agent_hang.h"
 #include "agent/agent_internal.h"
+#include "agent/hang_judge.h"
+#include "agent/overrides.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-#define NODES_LISTED   32
-#define NODES_TEXT_MAX (12u * 1024)
-#define STORE_TEXT_MAX (12u * 1024)
-
-/* What the number in the page is called. */
-static const char *phase_name(uint64_t phase)
-{
-    static const char *const NAMES[] = {
-#define PHASE(name, text) text,
-        ER_PHASES(PHASE)
-#undef PHASE
-    };
-    return phase < ER_ARRAY_N(NAMES) ? NAMES[phase] : "unknown";
-}
+#define NODES_LISTED       32
+#define NODES_TEXT_MAX     (12u * 1024)
+#define DIAGNOSIS_TEXT_MAX (8u * 1024)
+#define STORE_TEXT_MAX     (12u * 1024)
+#define KEYS_TEXT_MAX      4096
+#define OVERRIDES_TEXT_MAX (4u * 1024)
 
 /* Without libelastic, or its like in another language, nobody reports. */
 static bool reports(const struct er_worker *w)
@@ -54,7 +49,7 @@ static int add_worker(struct er_buf *buf, const struct er_worker *w, uint64_t no
         ER_INT("local_rank", w->local_rank),
         ER_INT("pid", w->pid),
         ER_STR("state", er_worker_state_name(w->fsm.state)),
-        ER_STR("phase", reports(w) ? phase_name(atomic_load(&p->phase)) : NULL),
+        ER_STR("phase", reports(w) ? er_phase_name(atomic_load(&p->phase)) : NULL),
         optional_uint("step", reports(w), atomic_load(&p->step)),
         ER_UINT("total_steps", atomic_load(&p->total_steps)),
         optional_uint("samples", reports(w), atomic_load(&p->samples)),
@@ -136,7 +131,7 @@ static int nodes_json(const struct er_agent *agent, struct er_buf *buf)
     return rc ? rc : er_buf_add_str(buf, "]");
 }
 
-int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
+int er_status_json(struct er_agent *agent, int exit_code, uint64_t stale_us, struct er_buf *buf)
 {
     const struct er_config *c = agent->config;
     const struct er_assignment *a = agent->group ? er_group_assignment(agent->group) : NULL;
@@ -145,13 +140,24 @@ int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
     bool has_latest = er_driver_latest(agent->driver, &latest);
     ER_CLEANUP(er_buf_done) struct er_buf store;
     ER_CLEANUP(er_buf_done) struct er_buf nodes;
+    ER_CLEANUP(er_buf_done) struct er_buf diagnosis;
+    ER_CLEANUP(er_buf_done) struct er_buf overrides;
+    const struct er_overrides *set = er_driver_overrides(agent->driver);
+    char sentence[ER_SENTENCE_MAX], set_ts[ER_RFC3339_MAX] = "";
     struct er_look look;
 
+    er_agent_sentence(agent, sentence);
     er_buf_init(&store, STORE_TEXT_MAX);
     er_buf_init(&nodes, NODES_TEXT_MAX);
+    er_buf_init(&diagnosis, DIAGNOSIS_TEXT_MAX);
+    er_buf_init(&overrides, OVERRIDES_TEXT_MAX);
+    if (set)
+        er_rfc3339(set->wall_us, set_ts);
     er_driver_look(agent->driver, &look);
     er_agent_goodput_settle(agent, er_now_us());
-    if (store_json(agent, &store) || nodes_json(agent, &nodes))
+    if (store_json(agent, &store) || nodes_json(agent, &nodes) ||
+        er_agent_diagnosis_json(agent, exit_code, stale_us, &diagnosis) ||
+        er_overrides_json(set, &overrides))
         return -ENOMEM;
     const struct er_field fields[] = {
         ER_INT("v", ER_STATUS_VERSION),
@@ -162,6 +168,7 @@ int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
         ER_INT("pid", getpid()),
         ER_STR("started_ts", agent->started_ts),
         ER_STR("phase", er_driver_phase(agent->driver)),
+        ER_STR("sentence", sentence),
         ER_UINT("generation", er_driver_generation(agent->driver)),
         ER_STR("reason", a ? a->reason : NULL),
         ER_INT("world_size", a ? a->world_size : (int)look.world_size),
@@ -177,6 +184,10 @@ int er_status_json(struct er_agent *agent, int exit_code, struct er_buf *buf)
         ER_UINT("nnodes_max", look.max),
         ER_JSON("store", er_buf_str(&store)),
         ER_JSON("nodes", er_buf_str(&nodes)),
+        ER_JSON("diagnosis", er_buf_str(&diagnosis)),
+        ER_JSON("overrides", er_buf_str(&overrides)),
+        ER_STR("overrides_by", set ? set->by : NULL),
+        ER_STR("overrides_ts", set ? set_ts : NULL),
         ER_STR("log_dir", agent->log_dir),
         ER_STR("outcome", over ? er_agent_outcome(agent) : NULL),
         optional_uint("exit_code", over, (uint64_t)exit_code),
@@ -198,9 +209,11 @@ static int carry_out(struct er_agent *agent, const struct er_ctl_msg *m, struct 
     char node[ER_NAME_TEXT_MAX] = "";
 
     if (m->type == ER_CTL_STOP)
-        er_agent_cancel(agent);
-    else if (m->type == ER_CTL_DRAIN && m->str_n > 0 &&
-             er_ctl_copy(m->str[0], node, sizeof(node)) < 0)
+        return er_agent_cancel(agent,
+                               &(struct er_agent_stop){.preempt = m->num_n > 0 && m->num[0],
+                                                       .time_us = m->num_n > 1 ? m->num[1] : 0},
+                               err);
+    if (m->type == ER_CTL_DRAIN && m->str_n > 0 && er_ctl_copy(m->str[0], node, sizeof(node)) < 0)
         return er_error_set(err, -EINVAL, "drain: this is no node id");
     else if (m->type == ER_CTL_DRAIN)
         return er_agent_ask_drain(agent, node, err);
@@ -211,19 +224,48 @@ static int carry_out(struct er_agent *agent, const struct er_ctl_msg *m, struct 
     return 0;
 }
 
+static void on_reload(struct er_agent *agent, struct er_ctlconn *conn, uint32_t seq)
+{
+    struct er_ctl_msg reply = {.status = 0};
+    struct er_error err = ER_ERROR_INIT;
+    ER_CLEANUP(er_buf_done) struct er_buf text;
+    ER_CLEANUP(er_buf_done) struct er_buf keys;
+    int rc;
+
+    er_buf_init(&keys, KEYS_TEXT_MAX);
+    er_buf_init(&text, KEYS_TEXT_MAX);
+    rc = er_agent_reload(agent, &keys, &err);
+    if (!rc)
+        rc = er_buf_printf(&text, "{\"changed\":%s}", er_buf_str(&keys));
+    if (rc) {
+        er_ctlconn_status(conn, seq, rc, err.text);
+        return;
+    }
+    er_ctl_bytes(&reply, text.data, text.len);
+    er_ctlconn_answer(conn, seq, &reply);
+}
+
 void er_agent_on_status(void *user, struct er_ctlconn *conn, const struct er_ctl_msg *request)
 {
     struct er_ctl_msg reply = {.status = 0};
     struct er_error err = ER_ERROR_INIT;
     struct er_buf json;
-    int rc = carry_out(user, request, &err);
+    int rc;
 
+    if (request->type == ER_CTL_RELOAD || request->type == ER_CTL_SET) {
+        if (request->type == ER_CTL_SET)
+            er_agent_on_set(user, conn, request);
+        else
+            on_reload(user, conn, request->seq);
+        return;
+    }
+    rc = carry_out(user, request, &err);
     if (rc) {
         er_ctlconn_status(conn, request->seq, rc, err.text);
         return;
     }
     er_buf_init(&json, ER_STATUS_MAX);
-    rc = er_status_json(user, -1, &json);
+    rc = er_status_json(user, -1, 0, &json);
     if (rc) {
         er_ctlconn_status(conn, request->seq, rc, NULL);
     } else {
@@ -239,7 +281,7 @@ void er_agent_status_end(struct er_agent *agent, int exit_code)
     struct er_buf json;
 
     er_buf_init(&json, ER_STATUS_MAX);
-    if (agent->status_server && er_status_json(agent, exit_code, &json) == 0) {
+    if (agent->status_server && er_status_json(agent, exit_code, 0, &json) == 0) {
         er_ctl_bytes(&msg, json.data, json.len);
         er_ctlserver_broadcast(agent->status_server, &msg);
     }

@@ -122,6 +122,7 @@ static int parse_ratio(struct er_value_context *c, const struct er_yaml_node *no
     if (!rc && c->key->flags & ER_KEY_NONE && value->ratio <= 0)
         return er_error_set(err, ER_E_CONFIG, "expected a number above 0, or none; got '" SHOWN "'",
                             node->text);
+    value->ratio += 0.0; /* -0 is 0, and shown so */
     return er_value_as_config(rc, err);
 }
 

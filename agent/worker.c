@@ -17,11 +17,16 @@ void er_worker_drain(struct er_worker *w)
     atomic_store(&w->page->to_worker.word, w->generation << 8 | ER_NOTICE_DRAIN);
 }
 
+bool er_worker_rejoins(const struct er_worker *w)
+{
+    return w->rejoins || (w->page && atomic_load(&w->page->from_worker.rejoins));
+}
+
 static void ask(struct er_worker *w)
 {
     unsigned word = ER_NOTICE_REJOIN | (w->save_first ? ER_NOTICE_SAVE : 0);
 
-    if (w->rejoins)
+    if (er_worker_rejoins(w))
         atomic_store(&w->page->to_worker.word, w->generation << 8 | word);
     else
         er_worker_drain(w);
@@ -95,8 +100,18 @@ const char *er_worker_message(struct er_worker *w)
     return w->message;
 }
 
+void er_worker_vacate(struct er_worker *w, struct er_group *group, int place)
+{
+    memset(w, 0, sizeof(*w));
+    w->group = group;
+    w->place = place;
+    w->pidfd = -1;
+    w->fsm.state = ER_WORKER_EXITED;
+}
+
 void er_worker_done(struct er_worker *w)
 {
+    er_cleanup_free(&w->hung_text);
     er_worker_launch_free(w->launch);
     w->launch = NULL;
     er_loop_source_free(w->source);

@@ -17,9 +17,10 @@ struct er_group_context {
     struct er_cgroup *cgroup;
     struct er_console *console;
     struct er_logpump *logpump;
-    struct er_helpers *helpers; /* whose processes are not ours to reap or to kill */
-    const char *state_dir;      /* for error files when no logs are kept */
-    const char *log_dir;        /* <log.dir>/<name>; NULL: none */
+    _Atomic uint64_t *log_lines; /* [2], stdout and stderr; NULL: nobody asks */
+    struct er_helpers *helpers;  /* whose processes are not ours to reap or to kill */
+    const char *state_dir;       /* for error files when no logs are kept */
+    const char *log_dir;         /* <log.dir>/<name>; NULL: none */
     const char *socket, *hostname;
     const char *const *inherited_env;
     int null_fd; /* /dev/null, read and write */
@@ -31,8 +32,13 @@ struct er_worker_launch; /* worker_launch.c */
 struct er_worker {
     struct er_group *group;
     struct er_worker_fsm fsm;
+    int place; /* on this node, for the life of its process: CPUs, cgroup */
     int local_rank, rank;
     uint64_t generation;
+    /* Started beside a generation, to be in the next one: it has no place in this one, and what it
+     * was given of ranks is what they would be with it. */
+    bool joins;
+    bool told;                       /* its start, in the events */
     struct er_worker_launch *launch; /* owned; until it is spawned */
     pid_t pid;
     int pidfd;
@@ -46,12 +52,16 @@ struct er_worker {
     char *traceback;                /* owned; from the error file, NULL none */
     bool at_door;                   /* asked for something that has to wait for the seal */
     bool spoke;                     /* said HELLO: it speaks libelastic */
-    bool rejoins;                   /* it answers a STOP by leaving, and lives on */
+    bool rejoins;                   /* it has said so to READY, or left: er_worker_rejoins() */
     bool save_first;                /* when it is asked to leave: with the state on disk */
-    bool has_left;                  /* its generation; `left` is owed the next one */
+    bool has_left;                  /* its generation, or it joins: `left` is owed the next one */
     struct er_ticket left;
     uint64_t left_us;
-    bool killed;      /* the ladder's last rung was needed */
+    pid_t speaker;                    /* who said HELLO: the worker, or a child of its; 0: nobody */
+    bool hung;                        /* it was killed because it did not move any more, ... */
+    uint64_t hung_us, hung_killed_us; /* ... since, and when */
+    char *hung_text;                  /* owned; what is known of that */
+    bool killed;                      /* the ladder's last rung was needed */
     uint64_t kept_us; /* when it was taken over into this generation; 0: it started in it */
     uint64_t started_us, spoke_us, ready_us, loaded_us, exited_us;
     int exec_errno, exec_step;
@@ -67,20 +77,26 @@ int er_worker_argv(const struct er_group_context *ctx, const struct er_assignmen
                    int local_rank, char ***ret, struct er_error *err);
 void er_worker_argv_free(char **argv);
 
+/* log.console and log.timestamps have changed: where its lines go from here on, as far as they pass
+ * through the agent. */
+void er_worker_show(struct er_worker *w, const struct er_group_context *ctx);
 /* Where the lines that log.duplicate_* choose are copied, for all workers of a generation:
  * <log_dir>/gen-<g>/filtered_stdout-<node_id>.log, one writer each also on a shared file system.
  * Freed with er_logfile_done(). -ENOMEM. */
 int er_worker_open_filtered(struct er_logfile ret[2], const struct er_group_context *ctx,
                             const struct er_assignment *a, struct er_error *err);
 
+/* Nobody is there: `w` as it is before er_worker_prepare(). */
+void er_worker_vacate(struct er_worker *w, struct er_group *group, int place);
+
 /*
  * Starting takes three steps, so that all workers of a generation are prepared before the first is
  * spawned, and forks follow each other closely.
  *
- * er_worker_prepare: `w` is zeroed but for local_rank and filtered; log files, page, environment.
- * `path` (of the executable) is borrowed until er_worker_launched(), `argv` is taken over. On
- * failure w needs er_worker_done(), as on success. er_worker_spawn: the process; does not wait for
- * its exec. er_worker_launched: closes and frees what only the child needed.
+ * er_worker_prepare: `w` is vacant but for local_rank, joins and filtered; log files, page,
+ * environment. `path` (of the executable) is borrowed until er_worker_launched(), `argv` is taken
+ * over. On failure w needs er_worker_done(), as on success. er_worker_spawn: the process; does not
+ * wait for its exec. er_worker_launched: closes and frees what only the child needed.
  */
 int er_worker_prepare(struct er_worker *w, const struct er_group_context *ctx,
                       const struct er_assignment *a, const char *path, char **argv, int stdin_fd,
@@ -90,9 +106,13 @@ int er_worker_spawn(struct er_worker *w, const struct er_group_context *ctx, int
 void er_worker_launched(struct er_worker *w);
 void er_worker_launch_free(struct er_worker_launch *launch); /* NULL is fine */
 
-/* A living process becomes local worker of `a`: rank, page, the link to its logs. */
+/* A living process becomes local worker of `a`, also one that joins: rank, page, links to its logs.
+ */
 void er_worker_adopt(struct er_worker *w, const struct er_group_context *ctx,
                      const struct er_assignment *a, uint64_t now_us);
+
+/* Whether it answers a STOP by leaving, and lives on: from its offer on, READY or not. */
+bool er_worker_rejoins(const struct er_worker *w);
 
 /* Carry out a set of enum er_worker_action. */
 void er_worker_act(struct er_worker *w, unsigned actions, int stop_signal);

@@ -40,7 +40,7 @@ static unsigned on_kill(struct er_worker_fsm *fsm, const struct er_worker_event 
 {
     set_state(fsm, ER_WORKER_KILLING);
     fsm->deadline_us = ER_FOREVER;
-    fsm->stopped_by_us = true;
+    fsm->stopped_by_us = fsm->signaled = true;
     return ER_WORKER_ACT_KILL;
 }
 
@@ -121,6 +121,8 @@ static const handler_fn HANDLERS[ER_WORKER_STATE_COUNT][ER_WORKER_EV_COUNT] = {
     [ER_WORKER_SPAWNING] = {[ER_WORKER_EV_EXECED] = on_execed,
                             [ER_WORKER_EV_READY] = on_ready,
                             [ER_WORKER_EV_STOP] = on_stop,
+                            [ER_WORKER_EV_ASK] = on_ask,
+                            [ER_WORKER_EV_LEAVE] = on_leave,
                             [ER_WORKER_EV_KILL] = on_kill,
                             [ER_WORKER_EV_EXITED] = on_exited},
     [ER_WORKER_UP] = {[ER_WORKER_EV_READY] = on_ready,

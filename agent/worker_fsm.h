@@ -13,9 +13,10 @@
  * is STOPPING until it has left, then waits there without a deadline, and is UP again when it
  * rejoins.
  *
- *     UP, READY --- ask, leave ---> STOPPING --- left, rejoin ---> UP
+ *     SPAWNING, UP, READY --- ask, leave ---> STOPPING --- left, rejoin ---> UP
  *
- * Asked, it leaves at the end of a step that all ranks agree on; told to leave, it does at once.
+ * (SPAWNING: what it says may be heard before it is known that its program runs.) Asked, it leaves
+ * at the end of a step that all ranks agree on; told to leave, it does at once.
  *
  * `kill` leads from any living state to KILLING. Every step returns the actions to carry out, in
  * the order of their bits. Time comes in, nothing goes out: no I/O, no clock, no allocation.
@@ -72,7 +73,7 @@ struct er_worker_fsm {
     enum er_worker_state state;
     uint64_t deadline_us; /* ER_FOREVER unless STOPPING */
     bool stopped_by_us;   /* a stop, ask, leave or kill came before the exit */
-    bool signaled;        /* the stop signal has been sent */
+    bool signaled;        /* the stop signal has been sent, or KILL */
 };
 
 void er_worker_fsm_init(struct er_worker_fsm *fsm);

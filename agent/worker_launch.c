@@ -216,21 +216,33 @@ static void link_current(const struct er_worker *w, const char *base)
         unlink(temp);
 }
 
+/* Of its generation and its rank there; who starts beside a generation, and has none, is told apart
+ * by its place. */
+static char *log_folder(const struct er_worker *w, const char *base)
+{
+    char *path = NULL;
+    int n;
+
+    if (w->joins)
+        n = asprintf(&path, "%s/gen-%" PRIu64 "/next-%d", base, w->generation, w->place);
+    else
+        n = asprintf(&path, "%s/gen-%" PRIu64 "/rank-%d", base, w->generation, w->rank);
+    return n < 0 ? NULL : path;
+}
+
 /* A log folder that cannot be made costs the logs, not the job: at the start of the agent it was
  * there and writable. */
 static void make_log_dir(struct er_worker *w, const struct er_group_context *ctx)
 {
     struct er_error err = ER_ERROR_INIT;
 
-    if (asprintf(&w->log_dir, "%s/gen-%" PRIu64 "/rank-%d", ctx->log_dir, w->generation, w->rank) <
-        0)
-        w->log_dir = NULL;
+    w->log_dir = log_folder(w, ctx->log_dir);
     if (w->log_dir && er_mkdir_all(w->log_dir, 0755, &err)) {
         er_log(ER_LOG_WARNING, "a worker has no log files", ER_INT("rank", w->rank),
                ER_STR("reason", err.text));
         er_cleanup_free(&w->log_dir);
     }
-    if (w->log_dir)
+    if (w->log_dir && !w->joins)
         link_current(w, ctx->log_dir);
 }
 
@@ -244,7 +256,7 @@ static int make_paths(struct er_worker *w, const struct er_group_context *ctx, s
         n = asprintf(&w->error_file, "%s/error.json", w->log_dir);
     else
         n = asprintf(&w->error_file, "%s/error-%" PRIu64 "-%d.json", ctx->state_dir, w->generation,
-                     w->local_rank);
+                     w->place);
     if (n < 0) {
         w->error_file = NULL;
         return er_error_set(err, -ENOMEM, "worker %d: out of memory", w->rank);
@@ -284,6 +296,7 @@ static int open_stream(struct er_worker *w, const struct er_group_context *ctx,
         .console = tee && shown ? ctx->console : NULL,
         .stream = stream,
         .tail = stream == 1,
+        .lines = ctx->log_lines ? &ctx->log_lines[stream] : NULL,
         .prefix = prefix,
         .timestamps = c->log.timestamps,
         .filtered = w->filtered[stream],
@@ -292,6 +305,18 @@ static int open_stream(struct er_worker *w, const struct er_group_context *ctx,
     rc = er_logfwd_new(&w->logs[stream], ret_fd, ctx->logpump, &opts, err);
     *ret_owned = rc == 0;
     return rc;
+}
+
+void er_worker_show(struct er_worker *w, const struct er_group_context *ctx)
+{
+    const struct er_config *c = ctx->config;
+    bool shown = er_console_shows(c->log.console, w->rank, w->local_rank);
+
+    for (int stream = 0; stream < 2; stream++) {
+        bool tee = stream_bits(&c->log.tee, w) & (1u << stream);
+
+        er_logfwd_show(w->logs[stream], tee && shown ? ctx->console : NULL, c->log.timestamps);
+    }
 }
 
 int er_worker_open_filtered(struct er_logfile ret[2], const struct er_group_context *ctx,
@@ -409,6 +434,20 @@ int er_worker_prepare(struct er_worker *w, const struct er_group_context *ctx,
     return rc ? rc : make_env(w, ctx, a, err);
 }
 
+/* Who was started beside a generation is found where others of its rank are. */
+static void link_rank(const struct er_worker *w, const char *base)
+{
+    char path[4096], target[128];
+
+    snprintf(path, sizeof(path), "%s/gen-%" PRIu64, base, w->generation);
+    if (er_mkdir_all(path, 0755, NULL))
+        return;
+    snprintf(path, sizeof(path), "%s/gen-%" PRIu64 "/rank-%d", base, w->generation, w->rank);
+    snprintf(target, sizeof(target), "../%s", w->log_dir + strlen(base) + 1);
+    if (symlink(target, path) < 0 && errno != EEXIST)
+        er_log(ER_LOG_DEBUG, "no link to a worker's logs", ER_STR("path", path));
+}
+
 void er_worker_adopt(struct er_worker *w, const struct er_group_context *ctx,
                      const struct er_assignment *a, uint64_t now_us)
 {
@@ -424,7 +463,11 @@ void er_worker_adopt(struct er_worker *w, const struct er_group_context *ctx,
     atomic_store(&p->step, 0);
     atomic_store(&p->first_step, 0);
     atomic_store(&p->first_step_us, 0);
+    atomic_store(&p->connected_us, 0);
     atomic_store(&w->page->to_worker.word, w->generation << 8);
+    if (w->log_dir && w->joins)
+        link_rank(w, ctx->log_dir);
+    w->joins = false;
     if (w->log_dir)
         link_current(w, ctx->log_dir);
 }
@@ -443,7 +486,7 @@ int er_worker_spawn(struct er_worker *w, const struct er_group_context *ctx, int
         .cgroup_fd = cgroup_fd,
         .report_fd = report_fd,
         .index = w->local_rank,
-        .cpus = ctx->config->node.cpus ? &ctx->config->node.cpus[w->local_rank] : NULL,
+        .cpus = ctx->config->node.cpus ? &ctx->config->node.cpus[w->place] : NULL,
     };
 
     w->started_us = er_now_us();

@@ -36,7 +36,8 @@ static const struct {
     [ER_CTL_FAIL] = {"FAIL", 1, 1},       [ER_CTL_BYE] = {"BYE", 1, 0},
     [ER_CTL_STATUS] = {"STATUS", 0, 0},   [ER_CTL_REPLY] = {"REPLY", 0, 0},
     [ER_CTL_STOP] = {"STOP", 0, 0},       [ER_CTL_DRAIN] = {"DRAIN", 0, 1},
-    [ER_CTL_SCALE] = {"SCALE", 2, 0},
+    [ER_CTL_SCALE] = {"SCALE", 2, 0},     [ER_CTL_RELOAD] = {"RELOAD", 0, 0},
+    [ER_CTL_SET] = {"SET", 0, 2},
 };
 
 void er_ctl_num(struct er_ctl_msg *msg, uint64_t value)

@@ -10,11 +10,14 @@
  * waiting get is answered late). Integers are little-endian. A decoder never trusts a length. Pure.
  *
  *   type     num[]                              str[]                    reply
- *   HELLO    protocol, pid                      -                        WORLD
+ *   HELLO    protocol, pid                      -                        WORLD; for a worker that
+ *                                                                        was started beside a
+ *                                                                        generation: of the next
+ *                                                                        one, when it begins
  *   WORLD    rank, size, local_rank,            job, run, node_id,       -
  *            local_size, node_rank, nnodes,     checkpoint_dir
- *            generation, restarts [, 1: it
- *            is not sealed yet; what is
+ *            generation, restarts [, 1: it           [, steps to leave out:
+ *            is not sealed yet; what is              "51,77"]
  *            fenced waits for that]
  *   READY    generation [, flags:               -                        status
  *            1: answers a STOP with LEFT]
@@ -40,10 +43,15 @@
  * The agent's own control socket (agent.sock) speaks the same packets with:
  *
  *   STATUS   -                                  -                        status, str[0] = JSON text
- *   STOP     -                                  -                        as STATUS; the job ends
- *                                                                        with exit code 79
+ *   STOP     1: so that it can be run again;    -                        as STATUS; the job ends
+ *            time (both 0 when left out)                                 with exit code 79, or 75
  *   DRAIN    -                                  node id; "": this one    as STATUS; it leaves
  *   SCALE    min, max                           -                        as STATUS; node counts
+ *   RELOAD   -                                  -                        status, str[0] = JSON:
+ *                                                                        the changed keys
+ *   SET      -                                  lines KEY=VALUE, or    status, str[0] = JSON:
+ *                                               KEY alone: unset; who   what has changed; answered
+ *                                                                       when it is written
  */
 /* clang-format on */
 #include <stddef.h>
@@ -78,7 +86,9 @@
     X(REPLY)                                                                                       \
     X(STOP)                                                                                        \
     X(DRAIN)                                                                                       \
-    X(SCALE)
+    X(SCALE)                                                                                       \
+    X(RELOAD)                                                                                      \
+    X(SET)
 
 enum er_ctl_type {
     ER_CTL_NONE,

@@ -45,6 +45,7 @@ int er_ctl_client_open(struct er_ctl_client *client, const char *path, uint64_t 
     int rc;
 
     client->fd = -1;
+    client->later = (struct er_ctl_later){0};
     if (strlen(path) >= sizeof(addr.sun_path))
         return er_error_set(err, -ENAMETOOLONG, "control socket '%s': path too long", path);
     memcpy(addr.sun_path, path, strlen(path) + 1);
@@ -135,6 +136,32 @@ int er_ctl_client_hear(struct er_ctl_client *client, uint64_t timeout_us, struct
     return receive(client, er_deadline_in(er_now_us(), timeout_us), ret, err);
 }
 
+static void number(struct er_ctl_client *client, struct er_ctl_msg *request)
+{
+    request->seq = ++client->seq;
+    if (request->seq == 0) /* 0 is not a request's number */
+        request->seq = ++client->seq;
+}
+
+/* Whatever comes may be what is waited for elsewhere. */
+static void note_later(struct er_ctl_client *client, const struct er_ctl_msg *msg)
+{
+    struct er_ctl_later *later = &client->later;
+    struct er_ctl_str text = {"", 0};
+
+    if (later->seq == 0 || later->answered || msg->seq != later->seq)
+        return;
+    if (msg->str_n > 0)
+        text = msg->str[msg->str_n - 1];
+    if (text.len >= sizeof(later->text))
+        text.len = sizeof(later->text) - 1;
+    later->answered = true;
+    later->type = msg->type;
+    later->status = msg->status;
+    memcpy(later->text, text.data, text.len);
+    later->text[text.len] = '\0';
+}
+
 int er_ctl_client_call(struct er_ctl_client *client, struct er_ctl_msg *request,
                        uint64_t timeout_us, struct er_ctl_msg *ret, struct er_error *err)
 {
@@ -143,16 +170,48 @@ int er_ctl_client_call(struct er_ctl_client *client, struct er_ctl_msg *request,
 
     if (client->fd < 0)
         return lost(err);
-    request->seq = ++client->seq;
-    if (request->seq == 0) /* 0 is not a request's number */
-        request->seq = ++client->seq;
+    number(client, request);
     rc = send_request(client, request, deadline_us, err);
     while (rc == 0) {
         rc = receive(client, deadline_us, ret, err);
         if (rc == 0 && ret->seq == request->seq)
             return 0;
+        if (rc == 0)
+            note_later(client, ret);
         if (rc == 0 && er_now_us() >= deadline_us) /* nothing but answers to older requests */
             rc = no_answer(err);
     }
     return rc;
+}
+
+int er_ctl_client_ask(struct er_ctl_client *client, struct er_ctl_msg *request, uint64_t timeout_us,
+                      struct er_error *err)
+{
+    int rc;
+
+    client->later = (struct er_ctl_later){0};
+    if (client->fd < 0)
+        return lost(err);
+    number(client, request);
+    rc = send_request(client, request, er_deadline_in(er_now_us(), timeout_us), err);
+    if (rc == 0)
+        client->later.seq = request->seq;
+    return rc;
+}
+
+int er_ctl_client_answer(struct er_ctl_client *client, uint64_t wait_us, struct er_error *err)
+{
+    uint64_t deadline_us = er_deadline_in(er_now_us(), wait_us);
+    struct er_ctl_msg msg;
+    int rc;
+
+    if (client->later.seq == 0)
+        return er_error_set(err, -ENOENT, "no request is to be answered later");
+    while (!client->later.answered) {
+        rc = client->fd < 0 ? lost(err) : receive(client, deadline_us, &msg, err);
+        if (rc < 0)
+            return rc == -ETIMEDOUT ? ER_CTL_UNANSWERED : rc;
+        note_later(client, &msg);
+    }
+    return 0;
 }

@@ -1,13 +1,28 @@
 #pragma once
 /*
  * The asking end of a control socket, a worker's or a tool's: one request at a time, each answered
- * by one reply. Every call ends by its deadline, whatever the agent does. One thread.
+ * by one reply; beside that one whose answer is fetched later. Every call ends by its deadline,
+ * whatever the agent does. One thread.
  */
+#include <stdbool.h>
+
 #include "base/ctl.h"
+
+#define ER_CTL_LATER_TEXT 512
+
+/* A request that was asked for its answer later. */
+struct er_ctl_later {
+    uint32_t seq;  /* 0: none */
+    bool answered; /* then: */
+    enum er_ctl_type type;
+    int32_t status;
+    char text[ER_CTL_LATER_TEXT]; /* the answer's last string, as far as there is room; "" */
+};
 
 struct er_ctl_client {
     int fd; /* -1: closed */
     uint32_t seq;
+    struct er_ctl_later later;
     unsigned char packet[ER_CTL_PACKET_MAX]; /* last packet received; replies point into it until
                                                 the next call */
 };
@@ -31,6 +46,16 @@ void er_ctl_client_close(struct er_ctl_client *client);
  */
 int er_ctl_client_call(struct er_ctl_client *client, struct er_ctl_msg *request,
                        uint64_t timeout_us, struct er_ctl_msg *ret, struct er_error *err);
+/*
+ * Send `request` and do not wait for its answer. One at a time: what an earlier one is answered
+ * from now on is dropped. Errors as above; then nothing is asked.
+ */
+int er_ctl_client_ask(struct er_ctl_client *client, struct er_ctl_msg *request, uint64_t timeout_us,
+                      struct er_error *err);
+#define ER_CTL_UNANSWERED 1
+/* 0: client->later is answered, now or before; ER_CTL_UNANSWERED: not within `wait_us`; errors as
+ * above, -ENOENT: nothing was asked. */
+int er_ctl_client_answer(struct er_ctl_client *client, uint64_t wait_us, struct er_error *err);
 /* The next message, whatever its number: what the agent tells those who stay connected. Errors and
  * strings as above. */
 int er_ctl_client_hear(struct er_ctl_client *client, uint64_t timeout_us, struct er_ctl_msg *ret,

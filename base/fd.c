@@ -14,6 +14,15 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
+bool er_fd_peer_is_own(int fd)
+{
+    struct ucred cred;
+    socklen_t n = sizeof(cred);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0 &&
+           (cred.uid == geteuid() || cred.uid == 0);
+}
+
 int er_fd_nonblock(int fd)
 {
     int flags = fcntl(fd, F_GETFL);

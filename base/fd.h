@@ -1,10 +1,14 @@
 #pragma once
 /* Descriptors: flags, whole reads and writes, passing. Functions return 0 or -errno unless said. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "base/error.h"
+
+/* Does the process at the other end of a Unix socket belong to this one's user, or to root? */
+bool er_fd_peer_is_own(int fd);
 
 /* For all who share the open file, not for this descriptor alone. */
 int er_fd_nonblock(int fd);

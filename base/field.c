@@ -107,7 +107,9 @@ static int add_value(struct er_buf *buf, const struct er_field *field, bool json
     case ER_FIELD_INT:
         return er_buf_printf(buf, "%" PRId64, field->v.i);
     case ER_FIELD_UINT:
-        return er_buf_printf(buf, "%" PRIu64, field->v.u);
+        /* Readers of JSON refuse the whole of a text in which one integer has more than 63 bits. */
+        return er_buf_printf(buf, "%" PRIu64,
+                             json && field->v.u > INT64_MAX ? (uint64_t)INT64_MAX : field->v.u);
     case ER_FIELD_NUM:
         return add_number(buf, field->v.num);
     case ER_FIELD_BOOL:

@@ -24,7 +24,7 @@ struct er_field {
     union {
         const char *str; /* UTF-8; NULL prints as JSON null; invalid bytes become U+FFFD */
         int64_t i;
-        uint64_t u;
+        uint64_t u; /* in JSON at most 2^63 - 1 */
         double num; /* NaN and infinities print as null */
         bool b;
     } v;

@@ -147,15 +147,11 @@ static int read_to_end(int fd, struct er_buf *buf)
     }
 }
 
-int er_file_read(const char *path, struct er_buf *buf, struct er_error *err)
+static int read_file(int fd, const char *path, struct er_buf *buf, struct er_error *err)
 {
-    ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_RDONLY | O_CLOEXEC);
     size_t start = buf->len;
-    int rc;
+    int rc = read_to_end(fd, buf);
 
-    if (fd < 0)
-        return er_error_errno(err, "open '%s'", path);
-    rc = read_to_end(fd, buf);
     if (!rc)
         return 0;
     if (buf->data) {
@@ -166,6 +162,39 @@ int er_file_read(const char *path, struct er_buf *buf, struct er_error *err)
         return er_error_set(err, rc, "read '%s': longer than the limit of %zu bytes", path,
                             buf->max - start);
     return er_error_set(err, rc, "read '%s': %s", path, er_error_name(rc));
+}
+
+int er_file_read(const char *path, struct er_buf *buf, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    return fd < 0 ? er_error_errno(err, "open '%s'", path) : read_file(fd, path, buf, err);
+}
+
+int er_file_read_plain(const char *path, struct er_buf *buf, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return er_error_errno(err, "open '%s'", path);
+    if (!S_ISREG(st.st_mode))
+        return er_error_set(err, -EINVAL, "'%s' is no regular file", path);
+    return read_file(fd, path, buf, err);
+}
+
+int er_file_read_secret(const char *path, struct er_buf *buf, struct er_error *err)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return er_error_errno(err, "open '%s'", path);
+    if (S_ISREG(st.st_mode) && (st.st_mode & S_IRWXO))
+        return er_error_set(err, ER_E_CONFIG,
+                            "'%s' is a secret, and every user of this host may %s it: chmod o= it",
+                            path, st.st_mode & S_IROTH ? "read" : "touch");
+    return read_file(fd, path, buf, err);
 }
 
 static int make_one(const char *path, mode_t mode, struct er_error *err)
@@ -199,6 +228,59 @@ int er_mkdir_all(const char *path, mode_t mode, struct er_error *err)
         part[i] = path[i];
     }
     return rc;
+}
+
+static int check_owners(const char *path, struct er_error *err)
+{
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+    bool open_to_all = false;
+    struct stat st;
+
+    if (n == 0 || n >= sizeof(part))
+        return er_error_set(err, n ? -ENAMETOOLONG : -EINVAL, "folder name of %zu bytes", n);
+    memcpy(part, path, n + 1);
+    for (size_t i = 1; i <= n; i++) {
+        if ((part[i] && part[i] != '/') || part[i - 1] == '/')
+            continue;
+        part[i] = '\0';
+        if (lstat(part, &st) < 0)
+            return 0; /* the rest is not there either */
+        if (open_to_all && st.st_uid != geteuid() && st.st_uid != 0)
+            return er_error_set(err, -EPERM,
+                                "'%s' belongs to user %u, in a folder that everybody can write to: "
+                                "give another folder, or remove it",
+                                part, (unsigned)st.st_uid);
+        open_to_all = stat(part, &st) == 0 && (st.st_mode & S_IWOTH);
+        part[i] = path[i];
+    }
+    return 0;
+}
+
+int er_mkdir_all_own(const char *path, mode_t mode, struct er_error *err)
+{
+    int rc = check_owners(path, err);
+
+    if (!rc)
+        rc = er_mkdir_all(path, mode, err);
+    return rc ? rc : check_owners(path, err); /* somebody may have been faster */
+}
+
+int er_mkdir_private(const char *path, struct er_error *err)
+{
+    struct stat st;
+
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return er_error_errno(err, "make the folder '%s'", path);
+    if (lstat(path, &st) < 0)
+        return er_error_errno(err, "folder '%s'", path);
+    if (!S_ISDIR(st.st_mode))
+        return er_error_set(err, -ENOTDIR, "'%s' is no folder", path);
+    if (st.st_uid != geteuid())
+        return er_error_set(err, -EPERM, "folder '%s' belongs to somebody else", path);
+    if ((st.st_mode & 077) && chmod(path, 0700) < 0)
+        return er_error_errno(err, "keep others out of '%s'", path);
+    return 0;
 }
 
 int er_fsync_dir(const char *path, struct er_error *err)

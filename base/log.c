@@ -33,8 +33,11 @@ static _Atomic int log_fd = STDERR_FILENO;
 static _Atomic enum er_log_level log_level = ER_LOG_INFO;
 static _Atomic enum er_log_format log_format = ER_LOG_TEXT;
 static const char *_Atomic log_name;
+static _Atomic er_log_sink_fn log_sink;
 static _Atomic int own_fd = -1;     /* what lines are written to; made for log_fd */
 static _Atomic unsigned lost_lines; /* since the last one that got through */
+static void (*_Atomic log_before)(void);
+static void (*_Atomic log_after)(bool line_is_complete);
 
 void er_log_setup(const struct er_log_opts *opts)
 {
@@ -48,6 +51,13 @@ void er_log_setup(const struct er_log_opts *opts)
     atomic_store(&log_level, opts->level);
     atomic_store(&log_format, opts->format);
     atomic_store(&log_name, opts->name);
+    atomic_store(&log_sink, opts->sink);
+}
+
+void er_log_around(void (*before)(void), void (*after)(bool line_is_complete))
+{
+    atomic_store(&log_after, after);
+    atomic_store(&log_before, before);
 }
 
 bool er_log_wanted(enum er_log_level level)
@@ -135,7 +145,7 @@ static void add_json_head(struct er_buf *line, const char *ts, enum er_log_level
 }
 
 /* A reader that does not read loses lines, which the next one counts; it never makes us wait. */
-static bool write_line(const struct er_buf *line)
+static bool write_now(const struct er_buf *line)
 {
     int fd = atomic_load(&own_fd);
     ssize_t done;
@@ -148,6 +158,20 @@ static bool write_line(const struct er_buf *line)
     return done > 0;
 }
 
+static bool write_line(const struct er_buf *line)
+{
+    void (*before)(void) = atomic_load(&log_before);
+    void (*after)(bool) = atomic_load(&log_after);
+    bool done;
+
+    if (before)
+        before();
+    done = write_now(line);
+    if (before)
+        after(true);
+    return done;
+}
+
 void er_log_fields(enum er_log_level level, const char *msg, const struct er_field *fields,
                    size_t n)
 {
@@ -156,11 +180,16 @@ void er_log_fields(enum er_log_level level, const char *msg, const struct er_fie
     struct er_buf line = {
         .data = room, .cap = sizeof(room), .max = LINE_MAX_BYTES - CUT_MARK_BYTES};
     bool json = atomic_load(&log_format) == ER_LOG_JSON, cut = false;
+    er_log_sink_fn sink = atomic_load(&log_sink);
     unsigned lost;
     int saved = errno;
 
     if (!er_log_wanted(level))
         return;
+    if (sink && sink(level, msg, fields, n) == 0) {
+        errno = saved;
+        return;
+    }
     room[0] = '\0';
     er_rfc3339(er_wall_us(), ts);
     if (json)

@@ -11,14 +11,22 @@
 enum er_log_level { ER_LOG_DEBUG, ER_LOG_INFO, ER_LOG_WARNING, ER_LOG_ERROR };
 enum er_log_format { ER_LOG_TEXT, ER_LOG_JSON };
 
+/* Takes a line (0), or leaves it to the descriptor. Any thread. */
+typedef int (*er_log_sink_fn)(enum er_log_level level, const char *msg,
+                              const struct er_field *fields, size_t n);
+
 struct er_log_opts {
     int fd;
     enum er_log_level level; /* lines below it are dropped */
     enum er_log_format format;
-    const char *name; /* program name in the line; borrowed for the process's life */
+    const char *name;    /* program name in the line; borrowed for the process's life */
+    er_log_sink_fn sink; /* asked first; NULL: none */
 };
 
 void er_log_setup(const struct er_log_opts *opts);
+/* What is called around each line that goes to the descriptor, for who shares a terminal with it;
+ * any thread. NULL both: nothing. */
+void er_log_around(void (*before)(void), void (*after)(bool line_is_complete));
 bool er_log_wanted(enum er_log_level level);
 
 /* Fields are built on the caller's stack; `msg` is one English sentence without a full stop. */

@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <string.h>
+
 static bool is_continuation(char c)
 {
     return ((unsigned char)c & 0xC0) == 0x80;
@@ -52,4 +54,17 @@ bool er_utf8_is_printable(const char *text, size_t n)
             return false;
     }
     return true;
+}
+
+void er_utf8_tame(char *text, size_t n)
+{
+    uint32_t code = 0;
+
+    for (size_t i = 0, length; i < n; i += length) {
+        length = er_utf8_decode(text + i, n - i, &code);
+        if (length && (!er_utf8_is_control(code) || code == '\n'))
+            continue;
+        length = length ? length : 1;
+        memset(text + i, '?', length);
+    }
 }

@@ -20,3 +20,7 @@ bool er_utf8_is_control(uint32_t code);
 
 /* All of the text is UTF-8 without a control character: it may stand on a terminal as it is. */
 bool er_utf8_is_printable(const char *text, size_t n);
+
+/* Makes the text fit to stand on a terminal, in place: each byte that is no UTF-8 or belongs to a
+ * control character becomes '?'; line breaks stay. */
+void er_utf8_tame(char *text, size_t n);

@@ -3,25 +3,19 @@
  * run, to a FIFO; a change is over when every worker of the new generation runs.
  */
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bench/bench_rendezvous.h"
+#include "bench/lib/agents.h"
 
 static const double LIMIT_FACTOR = 1.3, LIMIT_PLUS_MS = 80;
 
 enum { AGENTS = 3, PATIENCE_MS = 30000, END_MS = 10000 };
-
-extern char **environ;
 
 /* What a worker says when it runs: one write to a pipe, never torn. */
 struct hello {
@@ -57,24 +51,11 @@ int bench_agents_worker(const char *fifo)
 
 struct agents {
     struct bench_etcd etcd;
-    char dir[32], fifo[64];
-    int fd;
+    struct bench_fifo fifo;
     pid_t guards[AGENTS];
     pid_t workers[AGENTS]; /* by rank */
     long generation;       /* the one that runs */
 };
-
-static void spawn(pid_t *ret, const char *const argv[])
-{
-    posix_spawn_file_actions_t quiet;
-
-    posix_spawn_file_actions_init(&quiet);
-    posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_addopen(&quiet, 2, "/dev/null", O_WRONLY, 0);
-    if (posix_spawnp(ret, argv[0], &quiet, NULL, (char *const *)(uintptr_t)argv, environ) != 0)
-        bench_fail("cannot start '%s'", argv[0]);
-    posix_spawn_file_actions_destroy(&quiet);
-}
 
 static void start_agent(struct agents *a, int i)
 {
@@ -85,21 +66,12 @@ static void start_agent(struct agents *a, int i)
                           "--set=resize.settle=0s", "--set=resize.min_interval=0s",
                           "--set=rendezvous.replacement_wait=0s",
                           "--set=restart.node_strikes.max=1000000", "--no-python",
-                          bench_bin("bench/bench_rendezvous"), "worker", a->fifo, NULL};
+                          bench_bin("bench/bench_rendezvous"), "worker", a->fifo.path, NULL};
 
     snprintf(endpoint, sizeof(endpoint), "--rdzv-endpoint=%s", a->etcd.endpoints);
     snprintf(id, sizeof(id), "--node-id=n%d", i);
     snprintf(job, sizeof(job), "--rdzv-id=bench-%d", (int)getpid());
-    spawn(&a->guards[i], argv);
-}
-
-static bool next_hello(int fd, double until_ms, struct hello *ret)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    double left = until_ms - bench_now_ms();
-
-    return left > 0 && poll(&p, 1, (int)left + 1) == 1 &&
-           read(fd, ret, sizeof(*ret)) == (ssize_t)sizeof(*ret);
+    a->guards[i] = bench_agents_spawn(i, argv);
 }
 
 /* Until a newer generation of `world` workers runs; when its last one began to. */
@@ -111,7 +83,7 @@ static double wait_world(struct agents *a, int world)
     struct hello h;
 
     while (n < world) {
-        if (!next_hello(a->fd, until, &h))
+        if (!bench_fifo_read(&a->fifo, &h, sizeof(h), until))
             bench_fail("no generation of %d nodes after %ld", world, a->generation);
         if (h.world != world || h.generation <= a->generation || h.generation < generation)
             continue;
@@ -128,43 +100,11 @@ static double wait_world(struct agents *a, int world)
     return last;
 }
 
-/* The agent itself, its guard's first child. */
-static pid_t agent_of(pid_t guard)
-{
-    char path[64], text[32] = "";
-    FILE *f;
-
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", guard, guard);
-    f = fopen(path, "re");
-    if (!f || !fgets(text, sizeof(text), f))
-        bench_fail("a guard has no agent");
-    fclose(f);
-    return (pid_t)strtol(text, NULL, 10);
-}
-
-static bool reaped(pid_t pid, double ms)
-{
-    const struct timespec pause = {.tv_nsec = 2000000};
-    double until = bench_now_ms() + ms;
-
-    while (waitpid(pid, NULL, WNOHANG) != pid) {
-        if (bench_now_ms() > until)
-            return false;
-        nanosleep(&pause, NULL);
-    }
-    return true;
-}
-
 static void open_agents(struct agents *a)
 {
     memset(a, 0, sizeof(*a));
     bench_etcd_start(&a->etcd, 1, BENCH_ETCD_MEMORY);
-    snprintf(a->dir, sizeof(a->dir), "/tmp/bench-agents-XXXXXX");
-    if (!mkdtemp(a->dir))
-        bench_fail("cannot make a folder");
-    snprintf(a->fifo, sizeof(a->fifo), "%s/hello", a->dir);
-    if (mkfifo(a->fifo, 0600) < 0 || (a->fd = open(a->fifo, O_RDWR | O_CLOEXEC)) < 0)
-        bench_fail("cannot make '%s'", a->fifo);
+    bench_fifo_open(&a->fifo, "agents");
     for (int i = 0; i < AGENTS; i++)
         start_agent(a, i);
     wait_world(a, AGENTS);
@@ -175,12 +115,10 @@ static void close_agents(struct agents *a)
     for (int i = 0; i < AGENTS; i++)
         kill(a->guards[i], SIGINT);
     for (int i = 0; i < AGENTS; i++) {
-        if (!reaped(a->guards[i], END_MS))
+        if (!bench_agents_reaped(a->guards[i], END_MS))
             bench_fail("an agent does not end");
     }
-    close(a->fd);
-    unlink(a->fifo);
-    rmdir(a->dir);
+    bench_fifo_close(&a->fifo);
     bench_etcd_stop(&a->etcd);
 }
 
@@ -197,22 +135,23 @@ static double worker_killed_ms(struct agents *a, size_t which)
 /* The same programs, started by nobody but us. */
 static double bare_ms(const struct agents *a)
 {
-    const char *argv[] = {bench_bin("bench/bench_rendezvous"), "worker", a->fifo, NULL};
+    const char *argv[] = {bench_bin("bench/bench_rendezvous"), "worker", a->fifo.path, NULL};
     double start = bench_now_ms(), last = 0;
     pid_t pids[AGENTS];
 
     for (int i = 0; i < AGENTS; i++)
-        spawn(&pids[i], argv);
+        pids[i] = bench_agents_spawn(i, argv);
     for (int i = 0; i < AGENTS; i++) {
         struct hello h;
 
-        if (!next_hello(a->fd, start + PATIENCE_MS, &h))
+        if (!bench_fifo_read(&a->fifo, &h, sizeof(h), start + PATIENCE_MS))
             bench_fail("a worker did not come up");
         last = h.at_ms > last ? h.at_ms : last;
     }
     for (int i = 0; i < AGENTS; i++) {
         kill(pids[i], SIGKILL);
-        waitpid(pids[i], NULL, 0);
+        if (!bench_agents_reaped(pids[i], END_MS))
+            bench_fail("a worker does not end");
     }
     return last - start;
 }
@@ -222,12 +161,12 @@ static double bare_ms(const struct agents *a)
 static double agent_gone_ms(struct agents *a, size_t which, int sig)
 {
     int i = (int)(which % AGENTS);
-    pid_t target = sig == SIGKILL ? agent_of(a->guards[i]) : a->guards[i];
+    pid_t target = sig == SIGKILL ? bench_agents_child(a->guards[i]) : a->guards[i];
     double start = bench_now_ms(), ms;
 
     kill(target, sig);
     ms = wait_world(a, AGENTS - 1) - start;
-    if (!reaped(a->guards[i], END_MS))
+    if (!bench_agents_reaped(a->guards[i], END_MS))
         bench_fail("a guard does not end");
     start_agent(a, i);
     wait_world(a, AGENTS);

@@ -11,8 +11,8 @@ SOURCE_ROOT = os.path.dirname(BENCH)
 
 
 def read_targets(path=os.path.join(BENCH, "targets.json")):
-    """{member: {about, peers, figures: {figure: {unit, better, target, with_peers}}}}; a figure without target is for
-    information, one with `with_peers` is there with PEERS=1 alone."""
+    """{member: {about, peers, quick_s, full_s, figures: {figure: {unit, better, target, with_peers}}}}; a figure without target is for
+    information, one with `with_peers` is there with PEERS=1 alone. quick_s, full_s: how long it may take, where not the usual time."""
     with open(path, encoding="utf-8") as f:
         members = json.load(f)
     for member, entry in members.items():

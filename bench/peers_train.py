@@ -4,6 +4,7 @@ One thread a rank; DistributedDataParallel over Gloo for 2 ranks, the bare model
 """
 
 import os
+import socket
 import sys
 import time
 
@@ -99,7 +100,9 @@ def work(rank, name, ranks, mode, port):
 def main():
     name, ranks, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(sys.prefix, "inductor"))
-    port = 29400 + os.getpid() % 1000
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     others = [mp.get_context("spawn").Process(target=work, args=(rank, name, ranks, mode, port)) for rank in range(1, ranks)]
     for process in others:
         process.start()

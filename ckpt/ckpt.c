@@ -39,7 +39,9 @@ int er_ckpt_agree(const struct er_ckpt *ckpt, int rc, bool *ret_together, struct
         snprintf(mine.text, sizeof(mine.text), "%.*s", (int)sizeof(mine.text) - 1,
                  err ? err->text : "");
     int gathered = er_ckpt_gather(ckpt, &mine, sizeof(mine), all, err), code = 0;
-    for (size_t i = 0; gathered == 0 && code == 0 && i < size; i++) {
+    for (size_t i = 0; gathered == 0 && code >= 0 && i < size; i++) {
+        if (all[i].code == 0)
+            continue;
         code = (int)all[i].code;
         all[i].text[sizeof(all[i].text) - 1] = 0;
         if (code < 0)
@@ -96,7 +98,7 @@ void er_ckpt_close(struct er_ckpt *ckpt)
     if (!ckpt)
         return;
     if (ckpt->save)
-        er_save_drop(ckpt);
+        er_save_drop(ckpt, ckpt->group.size == 1);
     (void)er_ckpt_worker_free(ckpt->copier,
                               ER_FOREVER); /* it reads the caller's memory; never hangs */
     atomic_store(&ckpt->no_more_pages, true);

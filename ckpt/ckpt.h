@@ -27,7 +27,7 @@ extern "C" {
 #define ER_CKPT_DIMS_MAX 4
 #define ER_CKPT_NAME_MAX 128
 
-enum er_ckpt_dtype { ER_CKPT_F32, ER_CKPT_F64, ER_CKPT_I64, ER_CKPT_U8 };
+enum er_ckpt_dtype { ER_CKPT_F32, ER_CKPT_F64, ER_CKPT_I64, ER_CKPT_U8, ER_CKPT_F16, ER_CKPT_BF16 };
 
 /* A contiguous piece [offset, offset + count) (elements, row-major) of the tensor `name` of shape
  * `shape`, held here. */
@@ -75,7 +75,14 @@ struct er_ckpt_group {
      * limit, an ambiguous answer): it may have been recorded all the same; the checkpoint is
      * reported as failed, but the folder stays and can be loaded. */
     int (*commit)(void *user, const struct er_ckpt_done *done, struct er_error *err);
+    /* Instead of `commit`, so that nobody stands still while the record does not answer: the one
+     * rank asks for the commit (0, or negative as above), and is told the outcome later: as above,
+     * or ER_CKPT_COMMIT_OPEN after `wait_us`. A commit that was asked for and is not told is not
+     * asked about any more once the next one is. */
+    int (*commit_begin)(void *user, const struct er_ckpt_done *done, struct er_error *err);
+    int (*commit_end)(void *user, uint64_t wait_us, struct er_error *err);
 };
+#define ER_CKPT_COMMIT_OPEN 1
 
 /* What to do with a checkpoint that holds a NaN or an infinity where it is loaded. */
 enum er_ckpt_nan {
@@ -115,15 +122,16 @@ ER_CKPT_API void er_ckpt_close(struct er_ckpt *ckpt);
  *
  *   er_ckpt_begin()         the state begins to be copied, beside the next forward and backward
  *   er_ckpt_before_apply()  waits for the copy; then parameters may change
- *   er_ckpt_local_done()    no system call: is what this rank does in the background done?
+ *   er_ckpt_local_done()    does not wait: is what this rank does in the background done?
  *   er_ckpt_advance()       collective, once it is done on ALL ranks (the step vote can carry that:
  *                           the maximum of "not yet"); exchanges small records; 1: goes on in the
  *                           background, call again at a later boundary
  *
  * er_ckpt_finish() blocks for the rest, er_ckpt_save() is begin and finish in one. Files are
- * written by a background thread, never by the caller's; storage that hangs is a failed checkpoint
- * after `deadline_us`, not a stalled step. The gather and commit functions of the group are called
- * by the caller's thread only, from the collective calls.
+ * written by a background thread, never by the caller's; storage that hangs, or a record that does
+ * not answer (with commit_begin()), is a failed checkpoint after `deadline_us`, not a stalled step.
+ * The functions of the group are called by the caller's thread only: commit_end() also from
+ * er_ckpt_local_done(), the others from the collective calls.
  */
 #define ER_CKPT_BUSY 1
 /*
@@ -161,8 +169,13 @@ ER_CKPT_API int er_ckpt_advance(struct er_ckpt *ckpt, struct er_error *err);
  */
 ER_CKPT_API int er_ckpt_regroup(struct er_ckpt *ckpt, const struct er_ckpt_group *group,
                                 uint64_t generation, struct er_error *err);
-/* Collective: advance to the end. Returns as er_ckpt_advance(), never 1. */
+/* Collective: advance to the end. Returns as er_ckpt_advance(), never 1. The outcome of a commit
+ * (commit_begin()) is waited for at most 10 s. */
 ER_CKPT_API int er_ckpt_finish(struct er_ckpt *ckpt, struct er_error *err);
+/* Collective, before ranks part that do not wait for a checkpoint to be written: when its commit
+ * has been asked for, waits for that as er_ckpt_finish() does. Returns as er_ckpt_advance(); 1:
+ * something else of it goes on. */
+ER_CKPT_API int er_ckpt_settle(struct er_ckpt *ckpt, struct er_error *err);
 /* Collective: finish what is in flight, then begin and finish this one. */
 ER_CKPT_API int er_ckpt_save(struct er_ckpt *ckpt, const struct er_slice *slices, size_t n,
                              const struct er_meta *meta, struct er_error *err);

@@ -36,8 +36,9 @@ struct er_ckpt {
     bool last_committed; /* how */
 };
 
-/* All ranks learn the first failure, in rank order: 0 everywhere, or the same code and a text "rank
- * r: ..." everywhere. *ret_together (may be NULL): false when the exchange itself failed. */
+/* All ranks learn the first failure, in rank order: the same code and a text "rank r: ..."
+ * everywhere; without one, what positive code a rank has, else 0. *ret_together (may be NULL):
+ * false when the exchange itself failed. */
 int er_ckpt_agree(const struct er_ckpt *ckpt, int rc, bool *ret_together, struct er_error *err);
 /* All-gather, or a copy in a world of one. */
 int er_ckpt_gather(const struct er_ckpt *ckpt, const void *mine, size_t n, void *all,

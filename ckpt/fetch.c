@@ -193,10 +193,26 @@ struct run {
     struct er_error err;
 };
 
+/* `exponent`: all its bits are set in what is not finite. */
+static bool halves_finite(const char *data, uint64_t n, uint16_t exponent)
+{
+    uint64_t bad = 0;
+
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t x;
+
+        memcpy(&x, data + i * 2, 2);
+        bad += (x & exponent) == exponent;
+    }
+    return bad == 0;
+}
+
 static bool all_finite(const char *data, uint64_t bytes, enum er_ckpt_dtype dtype)
 {
     double sum = 0; /* of x - x: 0 unless one is not finite */
 
+    if (dtype == ER_CKPT_F16 || dtype == ER_CKPT_BF16)
+        return halves_finite(data, bytes / 2, dtype == ER_CKPT_F16 ? 0x7c00 : 0x7f80);
     if (dtype == ER_CKPT_F32)
         for (uint64_t i = 0; i < bytes / 4; i++) {
             float x;

@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/fence.h"
 #include "base/file.h"
 #include "base/parse.h"
+#include "base/rand.h"
 #include "ckpt/ckpt.h"
 
 #define SCANS_MAX   100 /* of a folder in which others remove; each is a removal more */
@@ -55,7 +57,7 @@ bool er_ckpt_step_parse(const char *name, uint64_t *ret)
     return strlen(digits) == 12 && er_parse_u64(digits, 0, UINT64_MAX, ret, NULL) == 0;
 }
 
-static bool parse_temp_name(const char *name, uint64_t *ret_generation)
+static bool parse_temp_name(const char *name, uint64_t *ret_step, uint64_t *ret_generation)
 {
     ull step, g;
     int end = 0;
@@ -64,6 +66,7 @@ static bool parse_temp_name(const char *name, uint64_t *ret_generation)
     size_t n = strlen(name);
     if (n < 4 || strcmp(name + n - 4, ".tmp") != 0 || name[end] != '.')
         return false;
+    *ret_step = step;
     *ret_generation = g;
     return true;
 }
@@ -152,27 +155,59 @@ int er_ckpt_list(const char *dir, uint64_t **ret, size_t *ret_n, struct er_error
     return 0;
 }
 
+int er_ckpt_discard(const char *dir, const char *path, uint64_t step, uint64_t generation,
+                    struct er_error *err)
+{
+    char temp[PATH_MAX];
+    int rc = er_ckpt_temp_path(dir, step, generation, er_rand_mix(er_wall_us() ^ step), temp, err);
+
+    if (rc < 0)
+        return rc;
+    if (rename(path, temp) < 0)
+        return errno == ENOENT ? 0 : er_error_errno(err, "rename '%s'", path);
+    return er_remove_all(temp, err);
+}
+
+static int is_temp(const struct dirent *e)
+{
+    uint64_t step, g;
+
+    return parse_temp_name(e->d_name, &step, &g);
+}
+
+static int clean_one(const char *dir, const char *name, uint64_t generation, const char *keep,
+                     size_t *ret_n, struct er_error *err)
+{
+    uint64_t step, g;
+    char path[PATH_MAX];
+    int rc;
+
+    if (!parse_temp_name(name, &step, &g) || g > generation)
+        return 0;
+    rc = er_ckpt_join(dir, name, path, err);
+    if (rc < 0 || (keep && strcmp(path, keep) == 0))
+        return rc;
+    rc = er_ckpt_discard(dir, path, step, g, err);
+    if (rc == 0 && ret_n)
+        ++*ret_n;
+    return rc;
+}
+
+/* All names first: what is under way gets another one, and must not be found by it. */
 int er_ckpt_clean(const char *dir, uint64_t generation, const char *keep, size_t *ret_n,
                   struct er_error *err)
 {
-    ER_CLEANUP(close_dir) DIR *d = NULL;
-    int first = open_dir(dir, &d, err);
-    if (first < 0)
-        return first;
-    for (struct dirent *e; (e = readdir(d));) {
-        uint64_t g;
-        char path[PATH_MAX];
-        if (!parse_temp_name(e->d_name, &g) || g > generation)
-            continue;
-        int rc = er_ckpt_join(dir, e->d_name, path, err);
-        if (rc == 0 && keep && strcmp(path, keep) == 0)
-            continue;
-        if (rc == 0)
-            rc = er_remove_all(path, first == 0 ? err : NULL);
-        if (rc == 0 && ret_n)
-            ++*ret_n;
-        first = first == 0 ? rc : first; /* the others all the same */
+    struct dirent **found = NULL;
+    int n = scandir(dir, &found, is_temp, NULL);
+    int first = n < 0 ? er_error_errno(err, "checkpoint folder '%s'", dir) : 0;
+
+    for (int i = 0; i < n; i++) {
+        int rc = clean_one(dir, found[i]->d_name, generation, keep, ret_n, first ? NULL : err);
+
+        first = first ? first : rc; /* the others all the same */
+        free(found[i]);
     }
+    free(found);
     return first;
 }
 

@@ -18,9 +18,13 @@ int er_ckpt_join(const char *folder, const char *name, char ret_path[PATH_MAX],
 /* "step-000000000042" -> 42; false for any other name. */
 bool er_ckpt_step_parse(const char *name, uint64_t *ret);
 
+/* Removes the folder `path` of `step`. It loses its name first: what is removed file by file is
+ * under no name that somebody uses, or is about to give it. One that is not there is fine. */
+int er_ckpt_discard(const char *dir, const char *path, uint64_t step, uint64_t generation,
+                    struct er_error *err);
 /* Remove temporary folders of generations up to `generation` but `keep` (a path, or NULL):
- * leftovers of writers that died. A folder that another cleaner removes meanwhile is fine.
- * *ret_n (may be NULL) counts. */
+ * leftovers of writers that died, or will find nothing to publish. A folder that another cleaner
+ * removes meanwhile is fine. *ret_n (may be NULL) counts. */
 int er_ckpt_clean(const char *dir, uint64_t generation, const char *keep, size_t *ret_n,
                   struct er_error *err);
 

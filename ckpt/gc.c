@@ -1,13 +1,9 @@
 #include "ckpt/gc.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/file.h"
-#include "base/rand.h"
 #include "ckpt/retain.h"
 
 static void read_metric(const char *dir, uint64_t step, struct er_retain_item *item)
@@ -54,16 +50,10 @@ int er_ckpt_gc_plan(const char *dir, const struct er_ckpt_opts *opts, uint64_t c
 
 static int remove_step(const char *dir, uint64_t step, uint64_t generation, struct er_error *err)
 {
-    char path[PATH_MAX], temp[PATH_MAX];
+    char path[PATH_MAX];
     int rc = er_ckpt_step_path(dir, step, path, err);
 
-    if (rc == 0)
-        rc = er_ckpt_temp_path(dir, step, generation, er_rand_mix(er_wall_us() ^ step), temp, err);
-    if (rc < 0)
-        return rc;
-    if (rename(path, temp) < 0)
-        return errno == ENOENT ? 0 : er_error_errno(err, "rename '%s'", path);
-    return er_remove_all(temp, err);
+    return rc == 0 ? er_ckpt_discard(dir, path, step, generation, err) : rc;
 }
 
 int er_ckpt_gc(const char *dir, const struct er_ckpt_opts *opts, uint64_t current,

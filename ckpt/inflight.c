@@ -7,7 +7,8 @@
 #include "base/clock.h"
 #include "ckpt/save.h"
 
-#define DROP_US (5 * ER_US_PER_S) /* for the system call that the writer is in */
+#define DROP_US   (5 * ER_US_PER_S)  /* for the system call that the writer is in */
+#define COMMIT_US (10 * ER_US_PER_S) /* for the outcome of a commit, where it is waited for */
 
 typedef unsigned long long ull;
 
@@ -35,6 +36,47 @@ bool er_ckpt_in_flight(const struct er_ckpt *ckpt)
     return ckpt->save != NULL;
 }
 
+/* Only ER_E_STALE says that the record does not name the folder: any other failure leaves that
+ * open, and a record must never name a folder that is gone. */
+static int note_commit(struct er_save *save, int rc, struct er_error *err)
+{
+    save->committed = rc == 0;
+    save->in_doubt = rc != 0 && rc != ER_E_STALE;
+    return save->in_doubt ? er_error_wrap(err, rc, "whether '%s' is committed is unknown, it stays",
+                                          save->final)
+                          : rc;
+}
+
+/* Whether the outcome of the commit that was asked for is known, or not waited for any longer. */
+static bool hear_commit(struct er_ckpt *ckpt, struct er_save *save, bool wait)
+{
+    uint64_t now = er_now_us();
+    uint64_t left_us = wait && now < save->deadline_us ? save->deadline_us - now : 0;
+    int rc;
+
+    if (save->answered)
+        return true;
+    rc = ckpt->group.commit_end(ckpt->group.user, left_us, &save->answer_err);
+    now = er_now_us();
+    if (rc == ER_CKPT_COMMIT_OPEN && now < save->deadline_us)
+        return false;
+    if (rc == ER_CKPT_COMMIT_OPEN)
+        rc = er_error_set(&save->answer_err, -ETIMEDOUT,
+                          "step %llu: the job's record has not answered within %llu s",
+                          (ull)save->meta.applied, (ull)((now - save->asked_us) / ER_US_PER_S));
+    save->answered = true;
+    save->answer = note_commit(save, rc, &save->answer_err);
+    return true;
+}
+
+bool er_save_is_recorded(struct er_ckpt *ckpt)
+{
+    struct er_save *save = ckpt->save;
+
+    return save && save->leader && save->asked_us && hear_commit(ckpt, save, false) &&
+           save->answer == 0;
+}
+
 bool er_ckpt_local_done(struct er_ckpt *ckpt)
 {
     struct er_save *save = ckpt->save;
@@ -42,6 +84,8 @@ bool er_ckpt_local_done(struct er_ckpt *ckpt)
 
     if (!save || !save->duty)
         return true;
+    if (save->stage == ER_SAVE_COMMITTING)
+        return hear_commit(ckpt, save, false);
     pthread_mutex_lock(&save->lock);
     done = save->running == 0;
     pthread_mutex_unlock(&save->lock);
@@ -75,8 +119,8 @@ static int local_result(struct er_ckpt *ckpt, struct er_save *save, struct er_er
     return save->rc;
 }
 
-/* Lets go of the checkpoint in flight; the leader's writer tidies up behind it. */
-static void let_go(struct er_ckpt *ckpt)
+/* Lets go of the checkpoint in flight; `over`: the leader's writer tidies up behind it. */
+static void let_go(struct er_ckpt *ckpt, bool over)
 {
     struct er_save *save = ckpt->save;
 
@@ -88,17 +132,21 @@ static void let_go(struct er_ckpt *ckpt)
     }
     ckpt->last_nonce = save->nonce;
     ckpt->last_committed = save->committed;
-    if (save->leader && save->writer)
+    if (over && save->leader && save->writer)
         (void)er_save_start(save, save->writer, er_task_settle, NULL);
     er_save_unref(save);
 }
 
-void er_save_drop(struct er_ckpt *ckpt)
+void er_save_drop(struct er_ckpt *ckpt, bool all)
 {
-    give_up(ckpt->save);
-    if (!er_save_wait(ckpt->save, er_now_us() + DROP_US))
+    struct er_save *save = ckpt->save;
+
+    give_up(save);
+    if (!er_save_wait(save, er_now_us() + DROP_US))
         ckpt->hanging = true; /* for all we know; it may just be slow */
-    let_go(ckpt);
+    if (ckpt->hanging || save->rc == 0)
+        save->in_doubt = true; /* what is visible may have been seen, and is whole: it stays */
+    let_go(ckpt, all);
 }
 
 int er_save_conclude(struct er_ckpt *ckpt, int rc, struct er_error *err)
@@ -106,7 +154,7 @@ int er_save_conclude(struct er_ckpt *ckpt, int rc, struct er_error *err)
     struct er_save *save = ckpt->save;
 
     er_save_tell(ckpt, save, save->meta.applied, rc, rc < 0 ? err->text : save->final);
-    let_go(ckpt);
+    let_go(ckpt, true);
     return rc;
 }
 
@@ -170,8 +218,9 @@ static int parts_done(struct er_ckpt *ckpt, struct er_error *err)
     return 1;
 }
 
-/* Only ER_E_STALE says that the record does not name the folder: any other failure leaves that
- * open, and a record must never name a folder that is gone. */
+#define ASKED 1
+
+/* ASKED: its outcome comes later. */
 static int commit(struct er_ckpt *ckpt, struct er_save *save, struct er_error *err)
 {
     char hex[ER_DIGEST_HEX_MAX];
@@ -185,12 +234,17 @@ static int commit(struct er_ckpt *ckpt, struct er_save *save, struct er_error *e
     int rc;
 
     er_digest_format(save->digest, hex);
-    rc = ckpt->group.commit ? ckpt->group.commit(ckpt->group.user, &done, err) : 0;
-    save->committed = rc == 0;
-    save->in_doubt = rc != 0 && rc != ER_E_STALE;
-    return save->in_doubt ? er_error_wrap(err, rc, "whether '%s' is committed is unknown, it stays",
-                                          save->final)
-                          : rc;
+    if (!ckpt->group.commit_begin) {
+        rc = ckpt->group.commit ? ckpt->group.commit(ckpt->group.user, &done, err) : 0;
+        return note_commit(save, rc, err);
+    }
+    rc = ckpt->group.commit_begin(ckpt->group.user, &done, err);
+    if (rc < 0)
+        return note_commit(save, rc, err);
+    save->answered = false;
+    save->in_doubt = true;
+    save->asked_us = er_now_us();
+    return ASKED;
 }
 
 static int published(struct er_ckpt *ckpt, struct er_error *err)
@@ -202,15 +256,46 @@ static int published(struct er_ckpt *ckpt, struct er_error *err)
     if (rc == 0 && save->leader)
         rc = commit(ckpt, save, err);
     agreed = er_ckpt_agree(ckpt, rc, &together, err);
+    if (together && agreed == ASKED) {
+        save->stage = ER_SAVE_COMMITTING;
+        save->deadline_us = er_deadline_in(er_now_us(), ckpt->opts.deadline_us);
+        return 1;
+    }
     if (together)
         return er_save_conclude(ckpt, agreed, err);
-    if (save->leader) /* its outcome is known here, whoever else hears of it */
+    if (save->leader && rc != ASKED) /* its outcome is known here, whoever else hears of it */
+        (void)er_save_conclude(ckpt, rc, err);
+    return agreed;
+}
+
+static int committing(struct er_ckpt *ckpt, struct er_error *err)
+{
+    struct er_save *save = ckpt->save;
+    bool together = true;
+    int rc = 0, agreed;
+
+    if (save->leader) {
+        while (!hear_commit(ckpt, save, true))
+            ;
+        rc = save->answer;
+        if (rc < 0)
+            er_error_set(err, rc, "%s", save->answer_err.text);
+    }
+    agreed = er_ckpt_agree(ckpt, rc, &together, err);
+    if (together)
+        return er_save_conclude(ckpt, agreed, err);
+    if (save->leader)
         (void)er_save_conclude(ckpt, rc, err);
     return agreed;
 }
 
 int er_ckpt_advance(struct er_ckpt *ckpt, struct er_error *err)
 {
+    static int (*const stages[])(struct er_ckpt *, struct er_error *) = {
+        [ER_SAVE_WRITING] = parts_done,
+        [ER_SAVE_PUBLISHING] = published,
+        [ER_SAVE_COMMITTING] = committing,
+    };
     struct er_error local = ER_ERROR_INIT;
     struct er_save *save = ckpt->save;
     uint64_t started = er_now_us();
@@ -218,8 +303,7 @@ int er_ckpt_advance(struct er_ckpt *ckpt, struct er_error *err)
 
     if (!save)
         return 0;
-    err = err ? err : &local;
-    rc = save->stage == ER_SAVE_WRITING ? parts_done(ckpt, err) : published(ckpt, err);
+    rc = stages[save->stage](ckpt, err ? err : &local);
     if (rc == 1)
         save->pause_us += er_now_us() - started;
     return rc;
@@ -236,12 +320,28 @@ static void wait_settled(struct er_ckpt *ckpt)
             (void)er_ckpt_worker_wait(writers[i], deadline);
 }
 
+static bool is_committing(const struct er_ckpt *ckpt)
+{
+    return ckpt->save && ckpt->save->stage == ER_SAVE_COMMITTING;
+}
+
+int er_ckpt_settle(struct er_ckpt *ckpt, struct er_error *err)
+{
+    uint64_t end_us = er_deadline_in(er_now_us(), COMMIT_US);
+
+    if (!is_committing(ckpt))
+        return ckpt->save ? 1 : 0;
+    if (ckpt->save->deadline_us > end_us)
+        ckpt->save->deadline_us = end_us;
+    return er_ckpt_advance(ckpt, err);
+}
+
 int er_ckpt_finish(struct er_ckpt *ckpt, struct er_error *err)
 {
     int rc;
 
     do
-        rc = er_ckpt_advance(ckpt, err);
+        rc = is_committing(ckpt) ? er_ckpt_settle(ckpt, err) : er_ckpt_advance(ckpt, err);
     while (rc == 1);
     if (!ckpt->hanging)
         wait_settled(ckpt);

@@ -32,6 +32,8 @@ size_t er_ledger_format(const struct er_ledger_entry *e, char ret[ER_LEDGER_LINE
                       SOURCES[e->from], ER_LEDGER_RUN_MAX - 1, e->run);
     else if (e->kind == ER_LEDGER_END)
         n += snprintf(ret + n, ER_LEDGER_LINE_MAX - (size_t)n, " total=%" PRIu64, e->total);
+    else if (e->poison)
+        n += snprintf(ret + n, ER_LEDGER_LINE_MAX - (size_t)n, " why=poison");
     ret[n++] = '\n';
     ret[n] = '\0';
     return (size_t)n;
@@ -91,8 +93,9 @@ static bool take(struct er_ledger_entry *e, const char *word, size_t n)
     size_t name_n, value_n;
     int i;
 
-    if (!value++)
+    if (!value)
         return false;
+    value++;
     name_n = (size_t)(value - word) - 1;
     value_n = n - name_n - 1;
     for (size_t k = 0; k < sizeof(NUMBERS) / sizeof(NUMBERS[0]); k++) {
@@ -104,6 +107,8 @@ static bool take(struct er_ledger_entry *e, const char *word, size_t n)
         e->from = i < 0 ? ER_LEDGER_FROM_START : (enum er_ledger_source)i;
         return i >= 0;
     }
+    if (is_name(word, name_n, "why"))
+        e->poison = is_name(value, value_n, "poison");
     if (is_name(word, name_n, "run") && value_n < sizeof(e->run))
         memcpy(e->run, value, value_n);
     return true; /* a later release's words are no reason to stop */
@@ -208,6 +213,17 @@ static void sort(struct er_ledger_entry *entries, size_t n)
     }
 }
 
+static void count_skip(struct er_ledger_audit *a, const struct er_ledger_entry *e)
+{
+    if (!e->poison) {
+        a->skipped++;
+        return;
+    }
+    if (a->left_out < ER_LEDGER_LEFT_OUT_MAX)
+        a->left_out_steps[a->left_out] = e->step;
+    a->left_out++;
+}
+
 /* Of the steps that count, those whose gradients were dropped in the part that they belong to. */
 static void count_skips(struct walk *w, const struct er_ledger_entry *entries, size_t n)
 {
@@ -215,8 +231,9 @@ static void count_skips(struct walk *w, const struct er_ledger_entry *entries, s
         for (size_t p = 0; entries[i].kind == ER_LEDGER_SKIP && p < w->a->parts_n; p++) {
             const struct er_ledger_part *part = &w->parts[p];
 
-            w->a->skipped += part->generation == entries[i].generation &&
-                             entries[i].step > part->first && entries[i].step <= part->last;
+            if (part->generation == entries[i].generation && entries[i].step > part->first &&
+                entries[i].step <= part->last)
+                count_skip(w->a, &entries[i]);
         }
     }
 }

@@ -6,9 +6,11 @@
  *
  *     begin g=3 step=120 world=3 samples=4800 batch=48 seed=7 shards=0 from=memory run=8f...
  *     skip g=3 step=131
+ *     skip g=3 step=240 why=poison
  *     end g=3 step=300 total=300
  *
- * `step`: steps contained in the parameters then (skip: the step whose gradients were dropped).
+ * `step`: steps contained in the parameters then (skip: the step whose gradients were dropped; with
+ * why=poison, told at the beginning: the step whose samples the generation leaves out).
  * Which samples a step uses is a pure function of the plan, whatever the world size; so generation
  * i used the steps from its beginning to where the next one began, and a beginning that lies before
  * what its predecessor had reached *is* the way back: those steps are computed twice, and count
@@ -20,8 +22,9 @@
 
 #include "base/error.h"
 
-#define ER_LEDGER_LINE_MAX 320 /* with the line's end and a NUL */
-#define ER_LEDGER_RUN_MAX  40
+#define ER_LEDGER_LINE_MAX     320 /* with the line's end and a NUL */
+#define ER_LEDGER_RUN_MAX      40
+#define ER_LEDGER_LEFT_OUT_MAX 16
 
 /* X(ENUM, "text") */
 #define ER_LEDGER_KINDS(X)                                                                         \
@@ -58,6 +61,7 @@ struct er_ledger_entry {
     struct er_ledger_plan plan; /* BEGIN */
     enum er_ledger_source from; /* BEGIN */
     uint64_t total;             /* END: steps that the run wants */
+    bool poison;                /* SKIP: samples that are left out (restart.poison_step) */
     char run[ER_LEDGER_RUN_MAX];
 };
 
@@ -79,12 +83,15 @@ struct er_ledger_audit {
     uint64_t generations;  /* that began */
     uint64_t repeated;     /* steps known to have been computed again after a way back */
     uint64_t skipped;      /* steps in the lineage whose gradients were dropped */
-    size_t parts_n;        /* of the caller's list */
+    uint64_t left_out;     /* and those that the job has left out ... */
+    uint64_t left_out_steps[ER_LEDGER_LEFT_OUT_MAX]; /* ... the first of them */
+    size_t parts_n;                                  /* of the caller's list */
 };
 
 /*
  * Pure. Whether every sample of every epoch up to `saved` (newest step known to be on disk) or the
- * last ending was used exactly once. Sorts `entries` by generation. `parts` has room for n.
+ * last ending was used exactly once, but for those that were left out and told. Sorts `entries` by
+ * generation. `parts` has room for n.
  */
 void er_ledger_audit(struct er_ledger_entry *entries, size_t n, uint64_t saved,
                      struct er_ledger_part *parts, struct er_ledger_audit *ret);

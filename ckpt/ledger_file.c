@@ -89,7 +89,7 @@ int er_ledger_read(const char *dir, struct er_ledger_entry **ret, size_t *ret_n,
     if (rc < 0)
         return rc;
     er_buf_init(&text, MAX_BYTES);
-    rc = er_file_read(path, &text, err);
+    rc = er_file_read_plain(path, &text, err);
     if (rc == 0 && !(list = calloc(count_lines(er_buf_str(&text)) + 1, sizeof(*list))))
         rc = er_error_set(err, -ENOMEM, "'%s': out of memory", path);
     *ret_n = 0;

@@ -181,11 +181,13 @@ static int sort_tensors(struct er_manifest *m, struct er_error *err)
         return er_error_set(err, -ENOMEM, "manifest: no memory");
     for (size_t i = 0; i < m->tensor_n; i++)
         memcpy(names[i], m->tensors[i].name, sizeof(names[i]));
-    qsort(m->tensors, m->tensor_n, sizeof(*m->tensors), by_name);
+    if (m->tensor_n > 0)
+        qsort(m->tensors, m->tensor_n, sizeof(*m->tensors), by_name);
     for (size_t i = 0; i < m->slice_n; i++)
         m->slices[i].tensor = (uint32_t)er_manifest_find(m, names[m->slices[i].tensor]);
     free(names);
-    qsort(m->slices, m->slice_n, sizeof(*m->slices), by_place);
+    if (m->slice_n > 0)
+        qsort(m->slices, m->slice_n, sizeof(*m->slices), by_place);
     return 0;
 }
 

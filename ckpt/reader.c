@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fence.h"
 #include "base/file.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/fetch.h"
@@ -163,8 +165,24 @@ static int note_tried(struct search *search, uint64_t step, struct er_error *err
     return 0;
 }
 
+/* What was there has been taken back: there is none. Unless the storage itself went: then the fence
+ * of this load is gone with it, and nobody may begin anew for that. */
+static int none_left(const struct er_ckpt *ckpt, struct er_error *err)
+{
+    uint64_t generation = ckpt->opts.generation, newest = 0;
+    int rc = er_fence_newest(ckpt->dir, &newest, err);
+
+    if (rc < 0)
+        return rc;
+    return newest >= generation ? 1
+                                : er_error_set(err, -ENOENT,
+                                               "'%s' was emptied while it was read: is its storage "
+                                               "still mounted?",
+                                               ckpt->dir);
+}
+
 /* The newest that has not been tried; looks anew each time, since a writer elsewhere may have
- * removed one and published another. 1: there is none. */
+ * removed or withdrawn one and published another. 1: there is none. */
 static int next_step(const struct er_ckpt *ckpt, const struct search *search, uint64_t *ret_step,
                      struct er_error *err)
 {
@@ -180,11 +198,12 @@ static int next_step(const struct er_ckpt *ckpt, const struct search *search, ui
             return 0;
         }
     }
-    return search->tried_n == 0 ? 1
-                                : er_error_set(err, ER_E_CORRUPT,
-                                               "'%s': %zu checkpoints, none verifies: move the "
-                                               "folder away to start from the beginning",
-                                               ckpt->dir, search->tried_n);
+    if (n == 0)
+        return search->tried_n == 0 ? 1 : none_left(ckpt, err);
+    return er_error_set(err, ER_E_CORRUPT,
+                        "'%s': %zu checkpoints, none verifies: move the "
+                        "folder away to start from the beginning",
+                        ckpt->dir, n);
 }
 
 /* Writers of generations before this one: their unfinished work goes, and they find the fence. */
@@ -231,6 +250,12 @@ static int choose(struct er_ckpt *ckpt, const struct search *search, uint64_t *r
     return all[0].rc > 0 ? 1 : 0;
 }
 
+/* Its writer has withdrawn it: that it could not be read says nothing. */
+static bool is_gone(const char *folder)
+{
+    return access(folder, F_OK) < 0 && errno == ENOENT;
+}
+
 /* Whether an older checkpoint may do better. */
 static bool go_on_after(const struct er_ckpt *ckpt, int rc)
 {
@@ -265,7 +290,7 @@ static int load(struct er_ckpt *ckpt, struct want *want, struct er_meta *ret_met
             drop_views(want);
         if (rc == 0 || !together || !go_on_after(ckpt, rc))
             break;
-        if (skip && ckpt->group.rank == 0)
+        if (skip && ckpt->group.rank == 0 && !is_gone(folder))
             skip(user, step, err->text);
         rc = note_tried(&search, step, err);
         if (rc < 0)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "ckpt/save.h"
 
 struct standing {
@@ -17,7 +18,7 @@ static struct standing describe(const struct er_ckpt *ckpt)
 
     if (save) {
         mine.nonce = save->nonce;
-        mine.publishing = save->stage == ER_SAVE_PUBLISHING;
+        mine.publishing = save->stage != ER_SAVE_WRITING;
         mine.leader = save->leader;
     }
     return mine;
@@ -37,16 +38,21 @@ static uint64_t in_common(const struct standing *all, size_t n, uint64_t mine, b
     return common;
 }
 
-/* The one that publishes is still here: it goes on with that. Else the parts are asked for anew. */
-static void choose_stage(struct er_save *save, const struct standing *all, size_t n, int rank)
+/* The one that publishes is still here: it goes on with that. What it asked of the record in the
+ * generation before is asked for again, in this one: the outcome may be that it came too late. Else
+ * the parts are asked for anew. */
+static void choose_stage(struct er_ckpt *ckpt, const struct standing *all, size_t n)
 {
+    struct er_save *save = ckpt->save;
     bool publishing = false;
 
     for (size_t i = 0; i < n; i++)
         publishing = publishing || (all[i].publishing && all[i].leader);
+    if (save->stage == ER_SAVE_COMMITTING)
+        save->deadline_us = er_deadline_in(er_now_us(), ckpt->opts.deadline_us);
     save->stage = publishing ? ER_SAVE_PUBLISHING : ER_SAVE_WRITING;
     if (!publishing)
-        save->leader = rank == 0; /* until the next round says who */
+        save->leader = ckpt->group.rank == 0; /* until the next round says who */
 }
 
 static void settle(struct er_ckpt *ckpt, const struct standing *all, struct er_error *err)
@@ -58,7 +64,7 @@ static void settle(struct er_ckpt *ckpt, const struct standing *all, struct er_e
     if (!ckpt->save)
         return;
     if (common != 0) {
-        choose_stage(ckpt->save, all, n, ckpt->group.rank);
+        choose_stage(ckpt, all, n);
         return;
     }
     if (committed) {
@@ -68,7 +74,7 @@ static void settle(struct er_ckpt *ckpt, const struct standing *all, struct er_e
     er_error_set(err, ER_E_PEER_LOST, "given up: generation %llu has ranks without a part in it",
                  (unsigned long long)ckpt->opts.generation);
     er_save_tell(ckpt, ckpt->save, ckpt->save->meta.applied, err->code, err->text);
-    er_save_drop(ckpt);
+    er_save_drop(ckpt, true);
 }
 
 int er_ckpt_regroup(struct er_ckpt *ckpt, const struct er_ckpt_group *group, uint64_t generation,
@@ -76,8 +82,8 @@ int er_ckpt_regroup(struct er_ckpt *ckpt, const struct er_ckpt_group *group, uin
 {
     ER_CLEANUP(er_cleanup_free)
     struct standing *all = calloc((size_t)group->size, sizeof(*all));
-    const struct standing mine = describe(ckpt);
     struct er_error why = ER_ERROR_INIT;
+    struct standing mine;
     int rc;
 
     if (!all)
@@ -85,6 +91,9 @@ int er_ckpt_regroup(struct er_ckpt *ckpt, const struct er_ckpt_group *group, uin
     if (group->size > 1 && !group->gather)
         return er_error_set(err, -EINVAL,
                             "checkpoint: a group of several ranks needs a gather function");
+    if (er_save_is_recorded(ckpt))
+        (void)er_save_conclude(ckpt, 0, &why);
+    mine = describe(ckpt);
     ckpt->group = *group;
     ckpt->opts.generation = generation;
     if (ckpt->save)

@@ -17,6 +17,9 @@
  * in turn, with digests, and the writer empties them (stage.c). No memory of the size of the state
  * is needed then, which counts most for the first one: fresh pages can be slower than the disk.
  *
+ * A commit that is only asked for at that place (er_ckpt_group.commit_begin) is a stage of its own,
+ * in which nothing runs: the outcome is what the next advance waits for.
+ *
  * Where a rank could not write, or is gone, there are more rounds of "rows", before which others
  * write the copies that they have of its part (cover.h).
  */
@@ -30,7 +33,7 @@
 #include "ckpt/shard_io.h"
 #include "ckpt/snapshot.h"
 
-enum er_save_stage { ER_SAVE_WRITING, ER_SAVE_PUBLISHING };
+enum er_save_stage { ER_SAVE_WRITING, ER_SAVE_PUBLISHING, ER_SAVE_COMMITTING };
 
 struct er_save {
     atomic_int refs;
@@ -66,6 +69,11 @@ struct er_save {
     /* The leader, between the stages: what all ranks wrote; the writer's while it publishes. */
     struct er_manifest manifest;
     struct er_digest digest;
+    /* The leader's, of a commit that is told later. */
+    uint64_t asked_us;
+    bool answered; /* then: */
+    int answer;
+    struct er_error answer_err;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* CLOCK_MONOTONIC */
@@ -79,7 +87,7 @@ struct er_save {
     bool exchanged;   /* `temp` now holds an older checkpoint of the same step */
     bool published;   /* `final` is this one */
     bool committed;   /* leader: the job's record has it */
-    bool in_doubt;    /* leader: the job's record may have it: `final` stays */
+    bool in_doubt;    /* leader: the job's record, or a reader, may have it: `final` stays */
     int rc;           /* first failure */
     struct er_error err;
     uint64_t cpu_us; /* of the copy */
@@ -142,9 +150,12 @@ int er_save_round(struct er_save *save, const struct er_ckpt *ckpt, enum er_cove
 /* The outcome as an event; `save` may be NULL. */
 void er_save_tell(struct er_ckpt *ckpt, const struct er_save *save, uint64_t step, int rc,
                   const char *text);
+/* A commit was asked for here, and the record is known to have it. */
+bool er_save_is_recorded(struct er_ckpt *ckpt);
 /* Ends the checkpoint in flight with this outcome. Returns `rc`. */
 int er_save_conclude(struct er_ckpt *ckpt, int rc, struct er_error *err);
 
-/* The handle's checkpoint in flight is over for this rank, without an outcome: nothing of it will
- * become visible. */
-void er_save_drop(struct er_ckpt *ckpt);
+/* The handle's checkpoint in flight is over for this rank, without an outcome, and this rank makes
+ * nothing of it visible. `all`: for the others as well, so that its files may go. Else they may go
+ * on with what was written, as if this process had died. */
+void er_save_drop(struct er_ckpt *ckpt, bool all);

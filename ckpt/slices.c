@@ -7,10 +7,8 @@ static const struct {
     const char *name;
     size_t size;
 } dtypes[] = {
-    [ER_CKPT_F32] = {"F32", 4},
-    [ER_CKPT_F64] = {"F64", 8},
-    [ER_CKPT_I64] = {"I64", 8},
-    [ER_CKPT_U8] = {"U8", 1},
+    [ER_CKPT_F32] = {"F32", 4}, [ER_CKPT_F64] = {"F64", 8}, [ER_CKPT_I64] = {"I64", 8},
+    [ER_CKPT_U8] = {"U8", 1},   [ER_CKPT_F16] = {"F16", 2}, [ER_CKPT_BF16] = {"BF16", 2},
 };
 
 #define PIECE_MIN_BYTES (256u << 10)

@@ -154,7 +154,31 @@ static int swap_names(struct er_save *save, bool back, struct er_error *err)
     return er_fsync_dir(save->dir, err);
 }
 
-/* Whoever gives the checkpoint up after this has returned finds `published` and withdraws. */
+/* Nobody reaches the files by the old name any more: is everything here that the manifest names? A
+ * rank that was gone, or another job, may have taken something away before. */
+static int check_files(const struct er_save *save, struct er_error *err)
+{
+    for (uint32_t i = 0; i < save->manifest.shard_n; i++) {
+        const struct er_manifest_shard *shard = &save->manifest.shards[i];
+        char path[PATH_MAX];
+        struct stat st;
+        int rc = er_ckpt_join(save->final, shard->name, path, err);
+
+        if (rc < 0)
+            return rc;
+        ER_CLEANUP(er_cleanup_fd) int fd = open(path, O_RDONLY | O_CLOEXEC); /* NFS: looks anew */
+        if (fd < 0 || fstat(fd, &st) < 0)
+            return er_error_errno(err, "open '%s', which was written", path);
+        if ((uint64_t)st.st_size != shard->bytes)
+            return er_error_set(err, ER_E_CORRUPT,
+                                "'%s' has %llu bytes, of which %llu were written", path,
+                                (unsigned long long)st.st_size, (unsigned long long)shard->bytes);
+    }
+    return 0;
+}
+
+/* Whoever gives the checkpoint up after this has returned finds `published`: what is whole stays.
+ */
 static int publish(struct er_save *save, struct er_error *err)
 {
     int rc = write_manifest(save, err);
@@ -166,7 +190,8 @@ static int publish(struct er_save *save, struct er_error *err)
     if (rc < 0)
         return rc;
     save->published = true; /* or half: taking it back is harmless when it is not there */
-    return swap_names(save, false, err);
+    rc = swap_names(save, false, err);
+    return rc == 0 ? check_files(save, err) : rc;
 }
 
 void er_task_publish(void *arg)
@@ -190,17 +215,25 @@ static void write_latest(struct er_save *save)
         (void)er_file_replace(path, text, (size_t)n, 0644, NULL);
 }
 
+/* Published, and known to be in no record. What a newer generation has put there is not ours. */
+static bool is_withdrawn(const struct er_save *save)
+{
+    return save->published && !save->committed && !save->in_doubt &&
+           er_ckpt_check_fence(save->dir, save->fence, NULL) == 0;
+}
+
 /* Nothing here can fail the checkpoint: what is left over, the next one removes. */
 void er_task_settle(void *arg)
 {
     struct er_save *save = arg;
 
-    if (save->committed) {
+    if (save->committed)
         write_latest(save); /* a hint for people; loading looks at the folders */
-    } else if (save->published && !save->in_doubt) {
+    else if (is_withdrawn(save))
         (void)swap_names(save, true, NULL);
-    }
-    (void)er_remove_all(save->temp, NULL); /* what failed, or the folder that was replaced */
+    /* What failed, or the folder that was replaced. Whole: somebody may still be about to publish.
+     */
+    (void)er_ckpt_discard(save->dir, save->temp, save->meta.applied, save->meta.generation, NULL);
     if (save->committed)
         (void)er_ckpt_gc(save->dir, &save->opts, save->meta.applied, save->fence, NULL, NULL, NULL);
     er_save_task_end(save, 0, NULL);

@@ -16,17 +16,18 @@
 #include "examples/cli.h"
 #include "examples/gpt_model.h"
 #include "examples/text_data.h"
+#include "trainer/scaler.h"
 #include "trainer/schedule.h"
 #include "trainer/train.h"
 
 enum { VOCAB = 256, HELD_OUT = 20 /* one window in so many is for evaluation, the last ones */ };
 
 struct options {
-    const char *text, *prompt;
+    const char *text, *prompt, *dtype;
     uint64_t layers, width, heads, context, epochs, batch, micro, seed, checkpoint_steps, log_steps,
         generate;
     double lr, decay, clip, dropout, temperature;
-    bool fsdp, gpu, bfloat16, exact_log, help;
+    bool fsdp, shadow, gpu, bfloat16, exact_log, help;
 };
 
 struct app {
@@ -37,6 +38,7 @@ struct app {
     struct gpt gpt;
     struct er_optim optim;
     struct er_schedule schedule;
+    struct er_scaler scaler; /* 1 where losses are not scaled */
     struct er_plan plan;
     struct er_order order;    /* of the epoch it was last made for */
     struct er_ddp *ddp;       /* of the pass that runs */
@@ -75,6 +77,7 @@ static int forward(struct app *app, size_t rows, bool training, uint64_t step, d
     double loss = 0;
     int rc = er_tape_begin(app->gpt.tape, err);
 
+    er_tape_scale(app->gpt.tape, er_scaler_scale(&app->scaler));
     if (rc == 0)
         rc = gpt_forward(&app->gpt, &batch, &logits, ret_loss, &loss, err);
     *sum += loss;
@@ -107,6 +110,14 @@ static int micro_step(struct app *app, const struct er_step *step, uint64_t firs
     return rc < 0 ? rc : er_tape_backward(app->gpt.tape, loss, err);
 }
 
+/* Passes of one step or evaluation over `samples`, on the rank that has most of them. */
+static uint64_t passes_of(const struct app *app, uint64_t samples, size_t size)
+{
+    uint64_t most = (samples + size - 1) / size;
+
+    return (most + app->options.micro - 1) / app->options.micro;
+}
+
 static int grads(void *user, const struct er_step *step, struct er_loss *ret, struct er_error *err)
 {
     struct app *app = user;
@@ -117,6 +128,9 @@ static int grads(void *user, const struct er_step *step, struct er_loss *ret, st
     *ret = (struct er_loss){.weight = (double)(range->count * app->options.context)};
     if (app->order.n == 0 || app->order.epoch != range->epoch)
         er_order_init(&app->order, app->plan.samples, app->plan.seed, range->epoch);
+    if (app->gpt.fsdp) /* ranks come and go */
+        er_fsdp_passes(app->gpt.fsdp, (uint32_t)passes_of(app, app->plan.global_batch,
+                                                          (size_t)er_world(app->ctx)->size));
     /* Gradients add up over the passes; with the last one they leave. */
     for (uint64_t at = range->first; at < end && rc == 0; at += micro) {
         bool last = end - at <= micro;
@@ -132,7 +146,8 @@ static int apply(void *user, uint64_t step, const struct er_vote *vote, struct e
     struct app *app = user;
 
     return gpt_apply(&app->gpt, &app->optim, step, er_schedule_lr(&app->schedule, step),
-                     er_optim_clip(vote->norm2, vote->weight, app->options.clip), err);
+                     er_scaler_clip(&app->scaler, vote->norm2, vote->weight, app->options.clip),
+                     err);
 }
 
 static void spans(void *user, const struct er_span **ret, size_t *ret_n)
@@ -147,24 +162,21 @@ static void state(void *user, const struct er_slice **ret, size_t *ret_n)
 {
     struct app *app = user;
 
+    if (app->gpt.fsdp)
+        app->gpt.slices_n = er_fsdp_slices(app->gpt.fsdp, app->gpt.slices);
     *ret = app->gpt.slices;
     *ret_n = app->gpt.slices_n;
-}
-
-/* Passes of one step or evaluation over `samples`, on the rank that has most of them. */
-static uint64_t passes_of(const struct app *app, uint64_t samples, size_t size)
-{
-    uint64_t most = (samples + size - 1) / size;
-
-    return (most + app->options.micro - 1) / app->options.micro;
 }
 
 static int shard(void *user, struct er_comm *comm, struct er_fsdp **ret, struct er_error *err)
 {
     struct app *app = user;
     const struct er_fsdp_opts opts = {
-        .passes = (uint32_t)passes_of(app, app->plan.global_batch, (size_t)er_comm_size(comm)),
         .norm2 = app->options.clip > 0,
+        .count_nonfinite = app->gpt.dtype == ER_F16,
+        .param_dtype = app->gpt.dtype,
+        .reduce_dtype = app->gpt.dtype,
+        .engine = app->engine,
     };
     int rc = gpt_shard(&app->gpt, comm, &opts, err);
 
@@ -341,16 +353,19 @@ static int train(struct app *app, struct er_error *err)
                                          .warmup_steps = total / 20,
                                          .total_steps = total};
     app->running = true;
-    rc = er_train_run(app->ctx, &ops, app,
-                      &(struct er_train_opts){.plan = app->plan,
-                                              .epochs = options->epochs,
-                                              .checkpoint_steps = options->checkpoint_steps,
-                                              .log_steps = options->log_steps,
-                                              .tokens_per_sample = options->context,
-                                              .ddp = {.norm2 = options->clip > 0},
-                                              .engine = app->engine,
-                                              .log = on_line},
-                      &result, err);
+    rc = er_train_run(
+        app->ctx, &ops, app,
+        &(struct er_train_opts){.plan = app->plan,
+                                .shadow = options->shadow,
+                                .epochs = options->epochs,
+                                .checkpoint_steps = options->checkpoint_steps,
+                                .log_steps = options->log_steps,
+                                .tokens_per_sample = options->context,
+                                .ddp = {.norm2 = options->clip > 0},
+                                .engine = app->engine,
+                                .scaler = app->gpt.dtype == ER_F16 ? &app->scaler : NULL,
+                                .log = on_line},
+        &result, err);
     if (rc < 0 || result.stopped || er_world(app->ctx)->rank != 0)
         return rc;
     printf("held_out_loss=%.4f steps=%llu\n", app->held_out_loss, (unsigned long long)result.steps);
@@ -394,6 +409,26 @@ static int open_engine(struct app *app, struct er_error *err)
     return rc;
 }
 
+/* float16 needs scaled losses: without them gradients below 6e-8 are lost. */
+static int choose_dtype(struct app *app, struct er_error *err)
+{
+    static const struct {
+        const char *name;
+        enum er_dtype dtype;
+    } table[] = {{"float32", ER_F32}, {"bfloat16", ER_BF16}, {"float16", ER_F16}};
+
+    for (size_t i = 0; i < ER_ARRAY_N(table); i++) {
+        if (strcmp(app->options.dtype, table[i].name) == 0) {
+            app->gpt.dtype = table[i].dtype;
+            if (table[i].dtype == ER_F16)
+                er_scaler_init(&app->scaler, (double)(app->options.batch * app->options.context));
+            return 0;
+        }
+    }
+    return er_error_set(err, ER_E_USAGE, "--dtype: '%s', expected float32, bfloat16 or float16",
+                        app->options.dtype);
+}
+
 static int open_model(struct app *app, struct er_error *err)
 {
     const struct options *o = &app->options;
@@ -408,7 +443,9 @@ static int open_model(struct app *app, struct er_error *err)
     app->optim = er_optim_adamw();
     app->optim.beta2 = 0.95f;
     app->optim.weight_decay = (float)o->decay;
-    rc = open_engine(app, err);
+    rc = choose_dtype(app, err);
+    if (rc == 0)
+        rc = open_engine(app, err);
     if (rc == 0)
         rc = gpt_open(&app->gpt, &shape, &app->optim, o->seed, o->fsdp, err);
     if (rc == 0)
@@ -417,6 +454,7 @@ static int open_model(struct app *app, struct er_error *err)
 }
 
 static const struct options defaults = {.prompt = "\n",
+                                        .dtype = "float32",
                                         .layers = 4,
                                         .width = 128,
                                         .heads = 4,
@@ -461,6 +499,11 @@ static const struct cli_row rows[] = {
     {"temperature", "T", CLI_RATE, AT(temperature), 0, 100, "0: the likeliest byte (default 0.8)"},
     {"fsdp", NULL, CLI_FLAG, AT(fsdp), 0, 0,
      "divide parameters, gradients and optimizer state over the workers"},
+    {"shadow", NULL, CLI_FLAG, AT(shadow), 0, 0,
+     "with --fsdp: keep every part on a second worker, so that a lost one costs nothing"},
+    {"dtype", "TYPE", CLI_TEXT, AT(dtype), 0, 0,
+     "store parameters (but for master values) and activations as bfloat16 or float16 (default "
+     "float32)"},
     {"gpu", NULL, CLI_FLAG, AT(gpu), 0, 0, "each worker on the GPU of its local rank"},
     {"bfloat16", NULL, CLI_FLAG, AT(bfloat16), 0, 0, "matrix products of bfloat16 (with --gpu)"},
     {"exact-log", NULL, CLI_FLAG, AT(exact_log), 0, 0, "print losses bit for bit too"},

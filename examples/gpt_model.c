@@ -190,8 +190,9 @@ int gpt_open(struct gpt *gpt, const struct gpt_shape *shape, const struct er_opt
     gpt->positions = er_pool_alloc(gpt->pool, position_bytes, sizeof(*gpt->positions));
     for (size_t i = 0; i < shape->context; i++)
         gpt->positions[i] = (int32_t)i;
-    return er_tape_new_on(&gpt->tape, &gpt->flat, 0, gpt->engine ? gpt->engine : er_engine_cpu(),
-                          err);
+    rc =
+        er_tape_new_on(&gpt->tape, &gpt->flat, 0, gpt->engine ? gpt->engine : er_engine_cpu(), err);
+    return rc < 0 || sharded ? rc : er_tape_store(gpt->tape, gpt->dtype, err);
 }
 
 /* The embeddings are used at both ends: they stay. Then a unit a layer, and the last norm. */
@@ -215,7 +216,6 @@ int gpt_shard(struct gpt *gpt, struct er_comm *comm, const struct er_fsdp_opts *
     if (rc < 0)
         return rc;
     er_fsdp_attach(gpt->fsdp, gpt->tape);
-    gpt->slices_n = er_fsdp_slices(gpt->fsdp, gpt->slices);
     return er_fsdp_fill(gpt->fsdp, init_value, gpt, err);
 }
 
@@ -330,6 +330,8 @@ int gpt_forward(struct gpt *gpt, const struct gpt_batch *batch, struct er_tensor
     norm(&run, x, last_norm(gpt), &x);
     if (run.rc == 0)
         run.rc = er_linear(gpt->tape, x, param(&run, TOKENS), NULL, ret_logits, err);
+    if (run.rc == 0 && !batch->labels)
+        run.rc = er_cast(gpt->tape, *ret_logits, ER_F32, ret_logits, err);
     if (run.rc == 0 && batch->labels)
         run.rc = er_cross_entropy(gpt->tape, *ret_logits, batch->labels, ret_sum, ret_loss, err);
     return run.rc;

@@ -22,6 +22,7 @@ struct gpt {
     struct gpt_shape shape;
     uint64_t seed;            /* of the first values */
     struct er_engine *engine; /* who computes, set before gpt_open(); NULL: the CPU. Borrowed */
+    enum er_dtype dtype;      /* the program's: what parameters and activations are stored as */
     void *memory;             /* of a GPU's: everything but positions */
     struct er_pool *pool;
     struct er_flat_param table[GPT_PARAMS_MAX];
@@ -54,8 +55,8 @@ struct gpt_batch {
     uint64_t seed;           /* of dropout in this step */
 };
 
-/* Forward from er_tape_begin() on. *ret_logits (B, T, V); *ret_loss (1), a sum over tokens, and
- * *ret_sum the same in double precision. */
+/* Forward from er_tape_begin() on. *ret_logits (B, T, V), of float32 without labels; *ret_loss (1),
+ * a sum over tokens, and *ret_sum the same in double precision. */
 int gpt_forward(struct gpt *gpt, const struct gpt_batch *batch, struct er_tensor **ret_logits,
                 struct er_tensor **ret_loss, double *ret_sum, struct er_error *err);
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Install what building, testing or running the demo needs. Does nothing, fast, when nothing is missing.
 #
-#   packaging/setup.sh [-y] [build|data|tests|interop|bench|peers]...     (no group: build, data and tests)
+#   packaging/setup.sh [-y] [build|data|tests|interop|bench|deb|peers|fuzz|model]...     (no group: build, data and tests)
 #
 # Says what it will install and why. Asks first when it runs on a terminal, unless CI is set or -y is given.
 # Without root and without sudo it prints the one line to run and fails.
@@ -14,9 +14,12 @@ packages_of() {
     data) echo dataset-fashion-mnist ;;
     tests) echo libcriterion-dev g++ valgrind clang-format-14 git etcd-server etcd-client openssl \
         python3-jsonschema python3-yaml ;;
-    interop) echo python3-torch python3-tqdm prometheus python3-prometheus-client chromium ;;
+    interop) echo python3-torch python3-tqdm prometheus python3-prometheus-client chromium slurm-wlm munge python3-kubernetes ;;
     bench) echo fio python3-venv ;;
+    deb) echo debhelper dh-python dpkg-dev fakeroot lintian python3 ;;
     peers) echo libgloo-dev libopenmpi-dev openmpi-bin ;;
+    model) echo spin gcc libc6-dev ;;
+    fuzz) echo clang llvm ;;
     esac
 }
 
@@ -25,8 +28,11 @@ why() {
     build) echo 'compiler, build system and the libraries elastic-run links' ;;
     data) echo 'the Fashion-MNIST images that the demo and its tests train on' ;;
     tests) echo 'test framework, leak check, formatter, and the etcd that tests start in private folders' ;;
-    interop) echo 'PyTorch, whose unmodified scripts are run, and what reads metrics and draws the page: 1.5 GB, three minutes' ;;
+    interop) echo 'PyTorch, whose unmodified scripts are run, what reads metrics and draws the page, Slurm: 1.5 GB, three minutes' ;;
     peers) echo "Gloo and Open MPI, built against for \`make bench BENCH=collectives PEERS=1\` alone" ;;
+    model) echo "spin, the model checker, for \`make model\` alone" ;;
+    deb) echo 'what make deb makes Debian packages with, and their checker' ;;
+    fuzz) echo 'clang, whose libFuzzer the fuzzers run on, and the program that counts what they reach' ;;
     bench) echo 'fio, beside which checkpoints are measured, and virtual environments for the peers' ;;
     esac
 }
@@ -40,9 +46,9 @@ groups=
 for arg in "$@"; do
     case $arg in
     -y) yes=true ;;
-    build | data | tests | interop | bench | peers) groups="$groups $arg" ;;
+    build | data | tests | interop | bench | deb | peers | fuzz | model) groups="$groups $arg" ;;
     *)
-        echo "usage: packaging/setup.sh [-y] [build|data|tests|interop|bench|peers]..." >&2
+        echo "usage: packaging/setup.sh [-y] [build|data|tests|interop|bench|deb|peers|fuzz|model]..." >&2
         exit 64
         ;;
     esac

@@ -8,23 +8,26 @@
  * untouched then. Encoding always fits the record's limit (long messages are cut).
  *
  * Keys, under the job's root "<prefix>/<job>/":
- *   spec  spec-next  fence  a/<node>  kv/<gen>/<key>  op/<gen>/<node>/<seq>  ckpt/latest
+ *   spec  spec-next  overrides  fence  a/<node>  kv/<gen>/<key>  op/<gen>/<node>/<seq>  ckpt/latest
+ *   query  answer/<node>
  * and what a leader decides from, which it reads and watches as one prefix:
  *   j/world  j/leader  j/n/<node>  j/r/<gen>/<node>  j/ctl/<id>  j/aside/<node>
  * Numbers in keys are decimal, zero-padded to ER_GEN_DIGITS, so keys sort as their numbers do.
  */
 #include "rendezvous/driver.h"
 
-#define ER_WORLD_BYTES_MAX  1024
-#define ER_RESULT_BYTES_MAX 2048
-#define ER_MEMBER_BYTES_MAX 768
-#define ER_ASSIGN_BYTES_MAX 160
-#define ER_LEADER_BYTES_MAX 96
-#define ER_ASK_BYTES_MAX    384
-#define ER_ASIDE_BYTES_MAX  192
-#define ER_CKPT_BYTES_MAX   1280
-#define ER_SPEC_BYTES_MAX   4096
-#define ER_RECORD_BYTES_MAX 2048 /* of any record but spec */
+#define ER_WORLD_BYTES_MAX     1024
+#define ER_RESULT_BYTES_MAX    2048
+#define ER_MEMBER_BYTES_MAX    768
+#define ER_ASSIGN_BYTES_MAX    160
+#define ER_LEADER_BYTES_MAX    96
+#define ER_ASK_BYTES_MAX       384
+#define ER_ASIDE_BYTES_MAX     192
+#define ER_CKPT_BYTES_MAX      1280
+#define ER_QUERY_BYTES_MAX     32
+#define ER_OVERRIDES_BYTES_MAX 2048
+#define ER_SPEC_BYTES_MAX      4096
+#define ER_RECORD_BYTES_MAX    2048 /* of any record but spec */
 
 #define ER_GEN_DIGITS      12
 #define ER_GEN_MAX         999999999999ull
@@ -36,7 +39,16 @@
 #define ER_CKPT_PATH_MAX   1024
 #define ER_CKPT_DIGEST_MAX 65
 #define ER_NODES_MAX       1000000u
-#define ER_PROTOCOL        1 /* of this program; works with one below and one above */
+/* Of this program; works with one below and one above. Tests make programs of other ones.
+ * 2: a node's `slots` may be another number in each generation; where a member speaks 1, nobody's
+ * are (their leader would not see that a planned change has become another one meanwhile). */
+#ifndef ER_PROTOCOL
+#define ER_PROTOCOL 2
+#endif
+#define ER_PROTOCOL_SLOTS     2
+#define ER_PROTOCOL_OVERRIDES 2 /* that record is followed */
+#define ER_PROTOCOL_DEADLINE                                                                       \
+    2 /* requests, assignments and verdicts with a deadline; ER_ASK_ALL_NODES */
 
 /* Why a generation came to be; names as in the events. X(ENUM, "text") */
 #define ER_REASONS(X)                                                                              \
@@ -47,7 +59,8 @@
     X(NODE_JOINED, "node_joined")                                                                  \
     X(DRAINED, "drained")                                                                          \
     X(PREEMPTED, "preempted")                                                                      \
-    X(SCALED, "scaled")
+    X(SCALED, "scaled")                                                                            \
+    X(CONNECTIONS_LOST, "connections_lost")
 enum er_reason {
 #define ER_REASON_ENUM(name, text) ER_REASON_##name,
     ER_REASONS(ER_REASON_ENUM)
@@ -55,6 +68,8 @@ enum er_reason {
         ER_REASON_COUNT
 };
 const char *er_reason_name(enum er_reason reason);
+/* A node leaves on purpose: drained or preempted. */
+bool er_reason_leaves(enum er_reason reason);
 
 #define ER_PHASES_OF_WORLD(X) X(FORMING) X(SEALED) X(DONE) X(FAILED)
 enum er_job_record_phase {
@@ -69,6 +84,17 @@ enum er_job_record_phase {
 struct er_budget_age {
     uint64_t age_us;
     uint32_t count;
+};
+
+#define ER_POISON_MAX 3
+
+/* Steps in which workers failed, the earliest first, and how often. */
+struct er_poison {
+    uint32_t n;
+    struct er_poison_step {
+        uint64_t step;
+        uint32_t failures;
+    } steps[ER_POISON_MAX];
 };
 
 /* `world`: the job's state, changed by the leader's compare-and-swap only. */
@@ -105,6 +131,9 @@ struct er_job_record {
     bool next_warm; /* its newcomers may start their workers before the seal */
     bool next_go;   /* everything is prepared: members leave the sealed one */
     uint64_t spec;  /* er_spec_hash() of the spec in force */
+    struct er_poison poison;
+    struct er_skips skips;
+    uint64_t stop_us; /* FAILED: workers may take so long to save and end; 0: they end at once */
 };
 
 /* `n/<node>`: a live node, bound to its lease. */
@@ -112,7 +141,10 @@ struct er_member {
     uint64_t incarnation, boot_id_hash;
     char address[ER_HOST_TEXT_MAX], host[ER_HOST_TEXT_MAX];
     int port; /* held ready for MASTER_PORT; 0 none */
-    int slots, preferred_rank;
+    /* Workers with which this node goes on: fixed by the record that says `left`, until it has
+     * started. While it runs, more than it has there are its wish for a planned change. */
+    int slots;
+    int preferred_rank;
     uint64_t left;    /* newest generation whose workers are gone here */
     uint64_t running; /* on (re-)registration: generation still running, 0 none */
     bool draining;
@@ -120,7 +152,8 @@ struct er_member {
     bool planned;      /* can be part of a planned change */
     uint64_t prepared; /* newest claimed generation whose workers are up */
     uint32_t role;
-    uint64_t spec; /* er_spec_hash() of its spec */
+    uint64_t spec;  /* er_spec_hash() of its spec */
+    bool preempted; /* draining: it was told to go, and wants to come back */
 };
 
 /* `a/<node>`: one assignment key per node, for its life. */
@@ -131,7 +164,9 @@ struct er_assign {
     int prev_rank, prev_first;
     int role_first, role_size, prev_role_first, prev_role_size;
     uint64_t prev_nonce;
-    uint64_t drain; /* this incarnation is asked to leave; 0 none */
+    uint64_t drain;    /* this incarnation is asked to leave; 0 none */
+    int drain_code;    /* with that exit code */
+    uint64_t drain_us; /* and within that time; 0: as resize.grace has it */
     /* Failures of this node's workers in a row, and how long ago the last one was. */
     uint32_t strikes;
     uint64_t strike_generation; /* the last one that was counted */
@@ -168,12 +203,16 @@ enum er_ask_kind {
 /* `ctl/<id>`: a request, created once and deleted by the transaction that acts on it. */
 struct er_ask {
     enum er_ask_kind kind;
-    char node[ER_NAME_TEXT_MAX];   /* DRAIN, ASIDE, RELEASE */
+    char node[ER_NAME_TEXT_MAX];   /* DRAIN (ER_ASK_ALL_NODES too), ASIDE, RELEASE */
     uint64_t incarnation;          /* DRAIN: of the node that is meant; 0: whoever has the name */
     uint32_t min_nodes, max_nodes; /* SCALE */
     uint64_t cooldown_us;          /* ASIDE */
+    int code;                      /* DRAIN: what its agent exits with */
+    uint64_t deadline_us;          /* STOP, DRAIN: time to save and end; 0: none is given */
     char reason[128];
 };
+/* Is turned into a request for each node by the leader's agent. */
+#define ER_ASK_ALL_NODES "*"
 
 /* `aside/<node>`: kept out of plans while others are enough; bound to a lease of its cool-down. */
 struct er_aside {
@@ -186,6 +225,22 @@ struct er_ckpt_record {
     char digest[ER_CKPT_DIGEST_MAX], path[ER_CKPT_PATH_MAX];
 };
 
+/* `query`: somebody asks every node what it knows. Each answers once, with `answer/<node>`; both
+ * are bound to the asker's lease, so that nothing of them stays. */
+struct er_query {
+    uint64_t id, lease;
+};
+
+/* `overrides`: what was set while the job runs, beside its spec and above it. Whoever sets replaces
+ * the whole record, by compare-and-swap. */
+struct er_overrides {
+    uint64_t seq;              /* how often it was changed */
+    uint64_t wall_us;          /* when, by the clock of who did */
+    char id[ER_NAME_TEXT_MAX]; /* of the change: tells its own write from another's */
+    char by[128];              /* who: "user@host" */
+    char text[1792];           /* a line KEY=VALUE each, as in the spec */
+};
+
 /* Encoders return the length; `ret` holds ER_<RECORD>_BYTES_MAX bytes. */
 size_t er_job_record_encode(const struct er_job_record *w, void *ret);
 size_t er_member_encode(const struct er_member *m, void *ret);
@@ -195,6 +250,8 @@ size_t er_result_encode(const struct er_result *r, void *ret);
 size_t er_ckpt_record_encode(const struct er_ckpt_record *c, void *ret);
 size_t er_ask_encode(const struct er_ask *c, void *ret);
 size_t er_aside_encode(const struct er_aside *a, void *ret);
+size_t er_query_encode(const struct er_query *q, void *ret);
+size_t er_overrides_encode(const struct er_overrides *o, void *ret);
 
 int er_job_record_parse(struct er_bytes bytes, struct er_job_record *ret, struct er_error *err);
 int er_member_parse(struct er_bytes bytes, struct er_member *ret, struct er_error *err);
@@ -204,6 +261,8 @@ int er_result_parse(struct er_bytes bytes, struct er_result *ret, struct er_erro
 int er_ckpt_record_parse(struct er_bytes bytes, struct er_ckpt_record *ret, struct er_error *err);
 int er_ask_parse(struct er_bytes bytes, struct er_ask *ret, struct er_error *err);
 int er_aside_parse(struct er_bytes bytes, struct er_aside *ret, struct er_error *err);
+int er_query_parse(struct er_bytes bytes, struct er_query *ret, struct er_error *err);
+int er_overrides_parse(struct er_bytes bytes, struct er_overrides *ret, struct er_error *err);
 
 /* "generation:nonce", decimal and 16 hex digits. Returns the length. */
 size_t er_fence_format(uint64_t generation, uint64_t nonce, char ret_text[ER_FENCE_MAX]);
@@ -212,6 +271,7 @@ enum er_key_kind {
     ER_KEY_OTHER, /* not ours, or malformed */
     ER_KEY_SPEC,
     ER_KEY_SPEC_NEXT,
+    ER_KEY_OVERRIDES,
     ER_KEY_WORLD,
     ER_KEY_FENCE,
     ER_KEY_LEADER,
@@ -223,6 +283,8 @@ enum er_key_kind {
     ER_KEY_CKPT,
     ER_KEY_CTL,
     ER_KEY_ASIDE,
+    ER_KEY_QUERY,
+    ER_KEY_ANSWER,
     ER_KEY_KIND_COUNT
 };
 

@@ -21,6 +21,8 @@ void driver_step(struct er_driver *d, struct er_rdzv_event *e)
     e->random = d->random;
     e->heard_us = d->store->ops->heard ? d->store->ops->heard(d->store) : d->now_us;
     e->resumed_us = d->store->ops->resumed ? d->store->ops->resumed(d->store) : 0;
+    if (d->core->lease && d->store->ops->lease_until)
+        e->lease_until_us = d->store->ops->lease_until(d->store, d->core->lease);
     er_rdzv_step(d->core, e, &d->actions);
     carry_out(d);
 }
@@ -128,7 +130,8 @@ static void carry_out_one(struct er_driver *d, const struct er_rdzv_action *a)
                             a->generation);
         break;
     case ER_ACT_STOP:
-        driver_kv_stop(d, a->generation);
+        if (!d->core->deadline_us) /* who has time to save may need the others for it */
+            driver_kv_stop(d, a->generation);
         d->callbacks.stop(d->user, a->generation, a->reason);
         break;
     case ER_ACT_VERDICT:
@@ -157,6 +160,13 @@ void er_driver_port(struct er_driver *driver, int port)
 {
     driver->said.port = true;
     driver->said.port_value = port;
+}
+
+void er_driver_address(struct er_driver *driver, const char *address)
+{
+    struct er_text t = {driver->said.address, sizeof(driver->said.address), 0};
+
+    er_text_add(&t, address);
 }
 
 void er_driver_result(struct er_driver *driver, uint64_t generation, const struct er_cause *cause)
@@ -219,9 +229,20 @@ void er_driver_warm(struct er_driver *driver, bool on)
     driver->said.warm_on = on;
 }
 
+void er_driver_tune(struct er_driver *driver, const struct er_driver_tuning *tuning)
+{
+    driver->said.tune = true;
+    driver->said.tuning = *tuning;
+}
+
 void er_driver_prepared(struct er_driver *driver, uint64_t generation)
 {
     driver->said.prepared_generation = generation;
+}
+
+void er_driver_slots(struct er_driver *driver, int slots)
+{
+    driver->said.slots = slots;
 }
 
 static bool anything_said(const struct er_driver *d)
@@ -229,7 +250,7 @@ static bool anything_said(const struct er_driver *d)
     const struct driver_said *s = &d->said;
 
     return s->port || s->progress || s->result || s->left || s->leave || s->planned || s->warm ||
-           s->prepared_generation;
+           s->tune || s->prepared_generation || s->slots || s->address[0];
 }
 
 /* Progress counts for the result it came with, and a result is written before "left". */
@@ -241,8 +262,12 @@ static void tell_core(struct er_driver *d)
         return;
     s = d->said;
     memset(&d->said, 0, sizeof(d->said));
+    if (s.tune) /* first: what follows may have to be decided by it */
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_TUNE, .tuning = &s.tuning});
     if (s.port)
         driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PORT, .value = s.port_value});
+    if (s.address[0])
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_ADDRESS, .address = s.address});
     if (s.planned)
         driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_PLANNED, .value = s.planned_on});
     if (s.warm)
@@ -257,6 +282,8 @@ static void tell_core(struct er_driver *d)
         driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_RESULT,
                                                .generation = s.result_generation,
                                                .cause = s.failed ? &s.cause : NULL});
+    if (s.slots)
+        driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_SLOTS, .value = s.slots});
     if (s.left)
         driver_step(d,
                     &(struct er_rdzv_event){.kind = ER_EV_LEFT, .generation = s.left_generation});
@@ -410,6 +437,16 @@ void er_driver_free(struct er_driver *driver)
     free(driver);
 }
 
+const struct er_overrides *er_driver_overrides(const struct er_driver *driver)
+{
+    return driver->core->k_overrides.present ? &driver->core->overrides : NULL;
+}
+
+const char *er_driver_spec(const struct er_driver *driver)
+{
+    return driver->core->spec;
+}
+
 bool er_driver_latest(const struct er_driver *driver, uint64_t *ret_step)
 {
     if (driver->has_latest)
@@ -421,6 +458,7 @@ void er_driver_look(const struct er_driver *driver, struct er_look *ret)
 {
     er_rdzv_look(driver->core, ret);
     ret->denied = driver->denied;
+    ret->aside = driver->aside.reason;
 }
 
 size_t er_driver_look_nodes(const struct er_driver *driver, struct er_node_look *list, size_t max)
@@ -430,19 +468,11 @@ size_t er_driver_look_nodes(const struct er_driver *driver, struct er_node_look 
 
 const char *er_driver_phase(const struct er_driver *driver)
 {
-    static const char *const names[ER_WORLD_PHASE_COUNT] = {
-        [ER_WORLD_FORMING] = "forming",
-        [ER_WORLD_SEALED] = "running",
-        [ER_WORLD_DONE] = "succeeded",
-        [ER_WORLD_FAILED] = "failed",
-    };
     const struct er_rdzv *c = driver->core;
 
     if ((driver->over && c->verdict.kind == ER_VERDICT_STOPPED) || (c->leaving && !c->run))
         return "stopped";
-    if (c->k_world.present && c->world.phase == ER_WORLD_SEALED && c->world.next)
-        return "resizing"; /* the next generation is being prepared while this one runs */
-    return c->k_world.present ? names[c->world.phase] : "forming";
+    return c->k_world.present ? er_view_phase_name(&c->world) : "forming";
 }
 
 uint64_t er_driver_generation(const struct er_driver *driver)

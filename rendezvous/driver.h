@@ -48,7 +48,16 @@ struct er_cause {
     bool fatal;        /* restarting cannot help (restart.fatal_exit_codes, exec failures) */
     bool uncounted;    /* costs no restart (a failed bind before first progress) */
     uint64_t step;     /* last finished step, 0 unknown */
+    uint64_t in_step;  /* step that it was in, 0: none, or not known */
     char message[512]; /* error file's message or last stderr line */
+};
+
+#define ER_SKIPS_MAX 6
+
+/* Steps whose samples are left out for the rest of the run: they fail again and again. */
+struct er_skips {
+    uint32_t n;
+    uint64_t steps[ER_SKIPS_MAX]; /* ascending */
 };
 
 struct er_assignment {
@@ -58,7 +67,8 @@ struct er_assignment {
     int role_first, role_size; /* first rank among the workers of the node's role; their number */
     char master_addr[ER_HOST_TEXT_MAX];
     int master_port;
-    uint32_t restarts;  /* counted so far, whole job */
+    uint32_t restarts; /* counted so far, whole job */
+    struct er_skips skips;
     bool warm;          /* prepare(): workers may be started; else they wait for the seal */
     const char *reason; /* formed worker_failed worker_hung node_lost node_joined drained preempted
                            scaled */
@@ -86,16 +96,19 @@ enum er_note_kind {
     ER_NOTE_RESTART_COUNTED,
     ER_NOTE_RESTART_DENIED,
     ER_NOTE_NODE_ASIDE, /* node, reason; window_us: for how long */
-    ER_NOTE_REQUEST     /* reason: what was asked for; node */
+    ER_NOTE_REQUEST,    /* reason: what was asked for; node, exit_code; duration_us: time for it */
+    ER_NOTE_STEP_SKIPPED, /* used: how often it has failed; step */
+    ER_NOTE_RESIZE,       /* reason; world_size, next_size; duration_us: for at most so long */
+    ER_NOTE_KIND_COUNT
 };
 struct er_note {
     enum er_note_kind kind;
     uint64_t generation;
     const char *reason, *node, *address;
-    uint32_t have, min, max, world_size, nnodes, slots, used,
-        budget; /* budget UINT32_MAX: no limit */
-    int port;   /* SEALED */
-    uint64_t window_us, duration_us;
+    uint32_t have, min, max, world_size, next_size, nnodes, slots, used,
+        budget;          /* budget UINT32_MAX: no limit */
+    int port, exit_code; /* SEALED; REQUEST */
+    uint64_t window_us, duration_us, step;
     const struct er_cause *cause;
 };
 
@@ -103,6 +116,9 @@ enum er_driver_notice {
     ER_DRIVER_NOTICE_REJOIN, /* this node is in the next generation */
     ER_DRIVER_NOTICE_LEAVE   /* it is not, as far as can be told now */
 };
+
+struct er_query;     /* codec.h */
+struct er_overrides; /* codec.h */
 
 struct er_driver_callbacks {
     /* Start the local workers of a sealed generation. */
@@ -121,6 +137,11 @@ struct er_driver_callbacks {
     /* The running workers shall agree on a step, leave their generation there and wait for
      * `target`; then er_driver_left(). Those that don't within resize_grace_us are stopped. */
     void (*notice)(void *user, enum er_driver_notice kind, uint64_t target);
+    /* Somebody asks what this node knows: er_driver_answer(). May be NULL. */
+    void (*query)(void *user, const struct er_query *query);
+    /* What is set above the spec has changed, or is known for the first time: before the node has
+     * joined. NULL: nothing is. May be NULL itself. */
+    void (*overrides)(void *user, const struct er_overrides *now);
 };
 
 /* What to do about a run that is over, or that nobody runs any more. */
@@ -162,6 +183,10 @@ struct er_driver_opts {
      * strike_max 0: failures don't; cool-down 0: nothing does. */
     uint32_t strike_max;
     uint64_t strike_window_us, strike_cooldown_us;
+    /* A step in which workers fail that often (none of them finished a later one in between) ends
+     * the job with 93, or is left out, where that has not been tried. 0: steps don't matter. */
+    uint32_t poison_max;
+    bool poison_skip;
     enum er_new_run new_run;
     /* The store is out of reach: workers ride it out for at most the limit (0: as long as it
      * takes), then the node leaves with 69; or they are stopped before the lease can end. The
@@ -169,6 +194,9 @@ struct er_driver_opts {
     bool store_loss_stop;
     uint64_t store_loss_limit_us;
     uint64_t resize_grace_us; /* 0: changes are never planned ahead */
+    /* A newcomer's workers have so long to come up ahead of a planned change, and half of
+     * resize_grace_us where a node waits to leave; then it is set aside. */
+    uint64_t prepare_us;
     /* Nodes that leave on purpose, so that fewer than the minimum are left, end the job (75) once
      * all members have left; else the others wait for join_timeout_us. */
     bool below_min_stop;
@@ -183,6 +211,16 @@ struct er_driver_opts {
      * is done about it. The verdict of who wrote the end waits for this, at most 2 s. */
     uint64_t retention_us;
 };
+
+/* Of er_driver_opts what may change while the job runs: by the same names, with the same meaning.
+ */
+struct er_driver_tuning {
+    uint32_t restart_max, strike_max;
+    uint64_t restart_window_us, backoff_initial_us, backoff_max_us, strike_window_us,
+        strike_cooldown_us, resize_settle_us, resize_min_interval_us, prepare_us;
+};
+
+void er_driver_opts_tune(struct er_driver_opts *opts, const struct er_driver_tuning *tuning);
 
 /* `store` is borrowed: it outlives the driver and is not dispatched by anybody else; free the
  * driver first, then the store, without a dispatch in between. Nothing is sent before the first
@@ -202,10 +240,14 @@ void er_driver_dispatch(struct er_driver *driver, uint64_t now_us);
 /* A port this node holds ready for MASTER_PORT; the next record that says "left" or "joined"
  * carries it. */
 void er_driver_port(struct er_driver *driver, int port);
+/* What peers connect to, from now on: the node's record says so at once. */
+void er_driver_address(struct er_driver *driver, const char *address);
 /* All local workers of `generation` succeeded (cause NULL), or the first one failed. Once per
  * generation; later calls are ignored. */
 void er_driver_result(struct er_driver *driver, uint64_t generation, const struct er_cause *cause);
-/* No local worker of `generation` is left. */
+/* No local worker of `generation` is left. Without a stop() before, and without a result, they have
+ * lost each other: the generation ends for all, and costs nothing unless somebody turns out to have
+ * been lost or to have failed. */
 void er_driver_left(struct er_driver *driver, uint64_t generation);
 /* A worker made progress in `generation`: backoff is reset. */
 void er_driver_progress(struct er_driver *driver, uint64_t generation);
@@ -220,8 +262,15 @@ void er_driver_planned(struct er_driver *driver, bool on);
  * by the agent that leads, changes are made that way (er_assignment.warm), and after a lost node
  * nobody waits for a replacement where that is left to us. */
 void er_driver_warm(struct er_driver *driver, bool on);
+/* With how many workers this node goes on: a number told before er_driver_left() is that of its
+ * next generation; one told while they run, and larger than theirs, leads to a planned change for
+ * it. Kept within 1 and opts.slots, which it is without a word. Generations in which a member knows
+ * nothing of such numbers have opts.slots: what start() says holds. */
+void er_driver_slots(struct er_driver *driver, int slots);
 /* The workers of a claimed generation are up. */
 void er_driver_prepared(struct er_driver *driver, uint64_t generation);
+/* From now on these hold. All nodes' should be the same: the leader's count. */
+void er_driver_tune(struct er_driver *driver, const struct er_driver_tuning *tuning);
 /* As er_driver_leave(), but the workers may go on until a planned change leaves this node out, or
  * `deadline_us`. */
 void er_driver_drain(struct er_driver *driver, int exit_code, const char *reason,
@@ -252,6 +301,26 @@ void er_driver_request(struct er_driver *driver, const char *id, const struct er
  * later generation may have gone back. A stale generation is ER_E_STALE. */
 void er_driver_commit(struct er_driver *driver, uint64_t generation, uint64_t step,
                       const char *digest, const char *path, er_driver_kv_fn done, void *user);
+/* Written as long as the asker waits for it; it is not told whether that went well. */
+void er_driver_answer(struct er_driver *driver, const struct er_query *query, const void *value,
+                      size_t n);
+/*
+ * Changes what is set above the spec (`overrides`), by compare-and-swap: `merge` is given the
+ * record as it is (seq 0: there is none) and makes the next one out of it, again when another
+ * change came between; `seq` is seen to here, `id` must be the caller's own. It returns 0, 1
+ * (nothing is to be written) or a failure, which becomes the answer. done: 0 when it is written (or
+ * nothing had to be); ER_E_STALE: the job is over; -ENOENT: the store has no such job yet;
+ * ER_E_PROTOCOL: a member, or who wrote the record, is of another release; -ETIMEDOUT: not before
+ * `deadline_us`; what was sent may be applied all the same.
+ */
+typedef int (*er_driver_merge_fn)(void *user, const struct er_overrides *now,
+                                  struct er_overrides *ret_next);
+void er_driver_override(struct er_driver *driver, uint64_t deadline_us, er_driver_merge_fn merge,
+                        er_driver_kv_fn done, void *user);
+/* What is set above the spec; NULL: nothing. Until the next dispatch. */
+const struct er_overrides *er_driver_overrides(const struct er_driver *driver);
+/* The spec this node joined with, or is to: the job's, or its next one. */
+const char *er_driver_spec(const struct er_driver *driver);
 /* Newest committed checkpoint as far as this store knows; false: none. */
 bool er_driver_latest(const struct er_driver *driver, uint64_t *ret_step);
 
@@ -270,6 +339,7 @@ struct er_look {
     bool leads;
     bool denied;        /* the last write was refused for want of permission */
     const char *leader; /* its node id; "" none. Until the next dispatch */
+    const char *aside;  /* why this node is set aside; "" it is not. Until the next dispatch */
     uint64_t generation;
     uint32_t min, max, nnodes, world_size;
     /* The leader while the job forms: nodes that count, members that are absent, nodes that have
@@ -280,6 +350,10 @@ struct er_look {
     uint64_t lease;        /* 0: none */
     bool spec_is_next;     /* its spec is not yet the job's */
     bool run_is_new;       /* its record began after this agent looked first */
+    bool members_leave;    /* the planned change that is under way is made for nodes that go */
+    uint32_t protocol;     /* the lowest one of the members; 0: not known */
+    uint64_t deadline_us;  /* this node's workers are to have saved and ended by then, as somebody
+                              asked; 0: nobody did */
 };
 void er_driver_look(const struct er_driver *driver, struct er_look *ret);
 

@@ -6,24 +6,27 @@
 #include "rendezvous/planted.h"
 #include "rendezvous/rdzv.h"
 
-#define DRIVER_RETRY_US  100000ull /* between attempts of a read that failed */
-#define DRIVER_ROUNDS    256       /* of one dispatch; the rest waits for the next one */
-#define DRIVER_SELF_KEYS 5         /* world, leader, own node and assignment; ckpt/latest */
-#define DRIVER_JOB_PARTS 7         /* of what a leader reads */
-#define DRIVER_REFUSED   64        /* operations there was no memory for */
-#define DRIVER_EARLY_MAX 65536     /* changes shown during a leader's read; beyond: read again */
+#define DRIVER_RETRY_US 100000ull /* between attempts of a read that failed */
+#define DRIVER_ROUNDS   256       /* of one dispatch; the rest waits for the next one */
+/* world, leader, own node, assignment; overrides, ckpt/latest, query, aside */
+#define DRIVER_SELF_KEYS 8
+#define DRIVER_KEPT      3     /* of a job that has ended: world, ckpt/latest, overrides */
+#define DRIVER_JOB_PARTS 7     /* of what a leader reads */
+#define DRIVER_REFUSED   64    /* operations there was no memory for */
+#define DRIVER_EARLY_MAX 65536 /* changes shown during a leader's read; beyond: read again */
 #ifndef DRIVER_PAGE
 #define DRIVER_PAGE 1000 /* keys read at a time */
 #endif
 
 /* What the owner said, until the next dispatch: a slot each, taken in this order. */
 struct driver_said {
-    bool port, progress, result, failed, left, leave, planned, planned_on, warm, warm_on;
+    bool port, progress, result, failed, left, leave, planned, planned_on, warm, warm_on, tune;
+    struct er_driver_tuning tuning;
     uint64_t leave_until_us, prepared_generation;
-    int port_value, exit_code;
+    int port_value, exit_code, slots; /* slots 0: nothing */
     uint64_t progress_generation, result_generation, left_generation;
     struct er_cause cause;
-    char reason[256];
+    char reason[256], address[ER_HOST_TEXT_MAX]; /* address "": nothing */
 };
 
 struct driver_early {
@@ -37,6 +40,7 @@ struct er_driver {
     struct er_view_node *nodes;
     struct er_plan_node *scratch;
     struct er_driver_callbacks callbacks;
+    uint64_t query_id; /* the last one that the owner was told of */
     void *user;
     uint64_t now_us, random;
     bool started, over;
@@ -69,9 +73,11 @@ struct er_driver {
         bool on;
         int tries;
         uint64_t until_us, lease;
-        uint64_t world_rev, ckpt_rev;
-        size_t world_n, ckpt_n;
-        char world[ER_WORLD_BYTES_MAX], ckpt[ER_CKPT_BYTES_MAX];
+        struct {          /* of each key that stays, as it was read */
+            uint64_t rev; /* 0: it is not there */
+            size_t n;
+            char bytes[ER_RECORD_BYTES_MAX];
+        } kept[DRIVER_KEPT];
     } retire;
 
     /* driver_kv.c */
@@ -79,9 +85,13 @@ struct er_driver {
     uint64_t next_op, op_seq, stopped; /* stopped: newest generation told to stop */
     struct er_ckpt_record latest;
     uint64_t latest_rev; /* of the store, at which `latest` was known */
+    uint64_t aside_rev;  /* the same of `aside`, why this node is set aside; "" it is not */
+    struct er_aside aside;
     uint64_t self_rev;   /* newest revision at which something was known of the own keys */
     uint64_t self_floor; /* the same when the read that is under way began */
     bool has_latest;
+    bool overrides_told;         /* to the owner, */
+    uint64_t overrides_told_rev; /* as of this mod_revision; 0: that there are none */
     struct {
         er_driver_kv_fn done;
         void *user;

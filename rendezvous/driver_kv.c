@@ -14,6 +14,7 @@ static void op_free(struct op *op)
         op->driver->store->ops->unwatch(op->driver->store, op->watch);
     er_list_remove(&op->node);
     free(op->value);
+    free(op->override);
     free(op);
 }
 
@@ -86,7 +87,7 @@ static struct op *op_new(struct er_driver *d, enum op_kind kind, uint64_t genera
     op->id = ++d->next_op;
     op->state = OP_SEND;
     er_list_push_back(&d->ops, &op->node);
-    if (d->over || (kind != OP_REQUEST && !er_rdzv_fence(d->core, generation, op->fence)))
+    if (d->over || (kind < OP_REQUEST && !er_rdzv_fence(d->core, generation, op->fence)))
         driver_op_answer(op, ER_E_STALE);
     return op;
 }
@@ -198,6 +199,22 @@ void er_driver_request(struct er_driver *driver, const char *id, const struct er
     op->ctl = *ctl;
 }
 
+void er_driver_override(struct er_driver *driver, uint64_t deadline_us, er_driver_merge_fn merge,
+                        er_driver_kv_fn done, void *user)
+{
+    struct op *op = op_new(driver, OP_OVERRIDE, 0, done, user);
+    struct er_key k = {.kind = ER_KEY_OVERRIDES};
+
+    if (!op)
+        return;
+    op->key_n = er_key_format(driver->core->root, &k, op->key);
+    op->deadline_us = deadline_us;
+    op->merge = merge;
+    op->override = calloc(1, sizeof(*op->override));
+    if (!op->override)
+        driver_op_answer(op, -ENOMEM);
+}
+
 /* ---- running ---- */
 
 void driver_kv_init(struct er_driver *d)
@@ -216,7 +233,7 @@ static bool held(const struct op *op)
 {
     const struct er_rdzv *core = op->driver->core;
 
-    return op->state == OP_SEND && op->kind != OP_REQUEST && core->preparing &&
+    return op->state == OP_SEND && op->kind < OP_REQUEST && core->preparing &&
            core->run == ER_RUN_UP && op->generation == core->run_generation;
 }
 

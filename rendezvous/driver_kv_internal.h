@@ -4,7 +4,7 @@
 
 #define NUMBER_MAX 24 /* an int64 as text */
 
-enum op_kind { OP_PUT, OP_GET, OP_ADD, OP_COMMIT, OP_REQUEST };
+enum op_kind { OP_PUT, OP_GET, OP_ADD, OP_COMMIT, OP_REQUEST, OP_OVERRIDE };
 enum op_state {
     OP_SEND,   /* (again) at due_us */
     OP_FLIGHT, /* a transaction is under way */
@@ -17,7 +17,8 @@ struct op {
     struct er_driver *driver;
     enum op_kind kind;
     enum op_state state;
-    bool cancelled, written; /* written: the write of ADD, COMMIT has been sent at least once */
+    bool cancelled,
+        written; /* written: the write of ADD, COMMIT, OVERRIDE has been sent at least once */
     uint64_t id, generation, deadline_us, due_us, watch;
     int rc;
     er_driver_kv_fn done;
@@ -26,10 +27,13 @@ struct op {
     size_t key_n, second_n, value_n;
     char *value; /* PUT: owned */
     int64_t delta;
-    struct er_ckpt_record ckpt; /* COMMIT */
-    struct er_ask ctl;          /* REQUEST */
+    struct er_ckpt_record ckpt;    /* COMMIT */
+    struct er_ask ctl;             /* REQUEST */
+    er_driver_merge_fn merge;      /* OVERRIDE */
+    struct er_overrides *override; /* OVERRIDE: owned; the record to write */
+    uint64_t world_rev;            /* OVERRIDE: of a job that is not over */
     char fence[ER_FENCE_MAX];
-    bool write_next; /* ADD, COMMIT: what was read is in mod_rev and number */
+    bool write_next; /* ADD, COMMIT, OVERRIDE: what was read is in mod_rev and number */
     uint64_t mod_rev;
     char number[NUMBER_MAX]; /* ADD: the value to write */
 };

@@ -3,8 +3,8 @@
 
 #include "rendezvous/driver_kv_internal.h"
 
-/* What an operation asks of the store, and what the answers mean. Every one but a request compares
- * the fence of its generation in the transaction that reads or writes; a failed compare of it
+/* What an operation asks of the store, and what the answers mean. Every one that belongs to a
+ * generation compares its fence in the transaction that reads or writes; a failed compare of it
  * means: superseded. */
 
 #define RETRY_US 20000ull
@@ -157,6 +157,40 @@ static void committed(struct op *op, const struct er_store_reply *r)
     }
 }
 
+/* Written by this operation, or by one of its attempts whose answer was lost? Else what is there is
+ * merged, and written if nothing has changed since it was read. */
+static void overridden(struct op *op, const struct er_store_reply *r)
+{
+    const struct er_store_kv *world = kv_of(r, 0), *kv = kv_of(r, 1);
+    struct er_overrides now = {.seq = 0};
+    struct er_job_record w;
+    int rc = kv ? er_overrides_parse(kv->value, &now, NULL) : 0;
+
+    if (!rc && !world)
+        rc = -ENOENT;
+    if (!rc)
+        rc = er_job_record_parse(world->value, &w, NULL);
+    if (!rc && op->written && strcmp(now.id, op->override->id) == 0) {
+        driver_op_finish(op, 0, NULL, 0);
+        return;
+    }
+    if (!rc && (w.phase == ER_WORLD_DONE || w.phase == ER_WORLD_FAILED))
+        rc = ER_E_STALE;
+    if (!rc && w.protocol_low < ER_PROTOCOL_OVERRIDES)
+        rc = ER_E_PROTOCOL;
+    if (!rc)
+        rc = op->merge(op->user, &now, op->override);
+    if (rc) {
+        driver_op_finish(op, rc > 0 ? 0 : rc, NULL, 0);
+        return;
+    }
+    op->override->seq = now.seq + 1;
+    op->mod_rev = kv ? kv->mod_rev : 0;
+    op->world_rev = world->mod_rev;
+    op->write_next = true;
+    driver_op_again(op, 0);
+}
+
 static void on_reply(void *user, int rc, const struct er_store_reply *reply)
 {
     struct op *op = user;
@@ -170,6 +204,8 @@ static void on_reply(void *user, int rc, const struct er_store_reply *reply)
         driver_op_finish(op, rc, NULL, 0);
     } else if (op->kind == OP_REQUEST) { /* there now, or earlier by an attempt without an answer */
         driver_op_finish(op, 0, NULL, 0);
+    } else if (op->kind == OP_OVERRIDE) {
+        overridden(op, reply);
     } else if (!fence_holds(op, reply)) {
         driver_op_finish(op, ER_E_STALE, NULL, 0);
     } else if (op->kind == OP_PUT) {
@@ -189,8 +225,8 @@ struct request {
     struct er_store_cmp cmps[3];
     struct er_store_op then_ops[5], else_ops[3];
     struct er_store_txn txn;
-    char fence[ER_KEY_MAX];
-    unsigned char bytes[ER_CKPT_BYTES_MAX];
+    char fence[ER_KEY_MAX]; /* key of fence, or of world */
+    unsigned char bytes[ER_RECORD_BYTES_MAX];
 };
 
 static void req_put(struct request *q, struct er_bytes key, const void *value, size_t n)
@@ -222,6 +258,23 @@ static void build_request(struct op *op, struct request *q)
     req_put(q, key, q->bytes, er_ask_encode(&op->ctl, q->bytes));
 }
 
+/* Read first, then written if neither the record nor the job's has changed since. */
+static void build_override(struct op *op, struct request *q)
+{
+    const struct er_key of_world = {.kind = ER_KEY_WORLD};
+    struct er_bytes key = {op->key, op->key_n};
+    struct er_bytes world = {q->fence, er_key_format(op->driver->core->root, &of_world, q->fence)};
+
+    if (op->write_next) {
+        req_cmp(q, ER_CMP_MOD, world, op->world_rev);
+        req_cmp(q, ER_CMP_MOD, key, op->mod_rev);
+        req_put(q, key, q->bytes, er_overrides_encode(op->override, q->bytes));
+    }
+    op->written |= op->write_next;
+    req_read(q, world);
+    req_read(q, key);
+}
+
 /* ADD and COMMIT read first, then write what they read; both branches show how it stands. */
 static void build(struct op *op, struct request *q)
 {
@@ -233,6 +286,10 @@ static void build(struct op *op, struct request *q)
     q->txn.else_ops = q->else_ops;
     if (op->kind == OP_REQUEST) {
         build_request(op, q);
+        return;
+    }
+    if (op->kind == OP_OVERRIDE) {
+        build_override(op, q);
         return;
     }
     fence = fence_key(op, q->fence);

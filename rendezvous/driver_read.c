@@ -9,10 +9,11 @@
  * read ended is in etcd's past, which it serves up to 100 ms late. What comes twice is known by its
  * revision. */
 
-/* ---- the four own keys, and ckpt/latest ---- */
+/* ---- the own keys, overrides, ckpt/latest, query and aside ---- */
 
 static const enum er_key_kind self_keys[DRIVER_SELF_KEYS] = {
-    ER_KEY_WORLD, ER_KEY_LEADER, ER_KEY_NODE, ER_KEY_ASSIGN, ER_KEY_CKPT,
+    ER_KEY_WORLD,     ER_KEY_LEADER, ER_KEY_NODE,  ER_KEY_ASSIGN,
+    ER_KEY_OVERRIDES, ER_KEY_CKPT,   ER_KEY_QUERY, ER_KEY_ASIDE,
 };
 
 static struct er_bytes self_key(const struct er_driver *d, size_t i, char text[ER_KEY_MAX])
@@ -23,6 +24,59 @@ static struct er_bytes self_key(const struct er_driver *d, size_t i, char text[E
     return (struct er_bytes){text, er_key_format(d->core->root, &key, text)};
 }
 
+/* Each once, however often it is read. */
+static void on_query(struct er_driver *d, const struct er_store_kv *kv)
+{
+    struct er_query query;
+
+    if (d->over || !d->callbacks.query || er_query_parse(kv->value, &query, NULL) ||
+        query.id == d->query_id)
+        return;
+    d->query_id = query.id;
+    d->callbacks.query(d->user, &query);
+}
+
+static void on_answered(void *user, int rc, const struct er_store_reply *reply)
+{
+    /* Who asked has gone, or sees that this node says nothing. */
+}
+
+void er_driver_answer(struct er_driver *driver, const struct er_query *query, const void *value,
+                      size_t n)
+{
+    struct er_key key = {.kind = ER_KEY_ANSWER};
+    char text[ER_KEY_MAX];
+    struct er_store_op op = {.kind = ER_OP_PUT, .value = {value, n}, .lease = query->lease};
+
+    memcpy(key.name, driver->core->opts.node_id, sizeof(driver->core->opts.node_id));
+    op.key = (struct er_bytes){text, er_key_format(driver->core->root, &key, text)};
+    (void)driver->store->ops->txn(
+        driver->store, &(struct er_store_txn){.then_ops = &op, .then_n = 1}, on_answered, NULL);
+}
+
+/* Once for each change, and once that there are none at all. */
+static void tell_overrides(struct er_driver *d)
+{
+    const struct er_overrides *now = er_driver_overrides(d);
+    uint64_t rev = now ? d->core->k_overrides.mod_rev : 0;
+
+    if (d->over || !d->callbacks.overrides || (d->overrides_told && rev == d->overrides_told_rev))
+        return;
+    d->overrides_told = true;
+    d->overrides_told_rev = rev;
+    d->callbacks.overrides(d->user, now);
+}
+
+/* Only told: plans are the leader's business. */
+static void on_aside(struct er_driver *d, bool put, const struct er_store_kv *kv, uint64_t revision)
+{
+    if (revision < d->aside_rev)
+        return;
+    d->aside_rev = revision;
+    if (!put || er_aside_parse(kv->value, &d->aside, NULL))
+        d->aside.reason[0] = '\0';
+}
+
 /* As of `revision` the key is like that; `put` false: not there. */
 static void on_self_kv(struct er_driver *d, bool put, const struct er_store_kv *kv,
                        uint64_t revision)
@@ -30,6 +84,11 @@ static void on_self_kv(struct er_driver *d, bool put, const struct er_store_kv *
     struct er_key key;
 
     er_key_parse(d->core->root, kv->key, &key);
+    if (key.kind == ER_KEY_QUERY) {
+        if (put)
+            on_query(d, kv);
+        return;
+    }
     if (key.kind == ER_KEY_CKPT) {
         if (revision < d->latest_rev)
             return;
@@ -38,10 +97,16 @@ static void on_self_kv(struct er_driver *d, bool put, const struct er_store_kv *
             d->has_latest = true;
         return;
     }
+    if (key.kind == ER_KEY_ASIDE) {
+        on_aside(d, put, kv, revision);
+        return;
+    }
     driver_step(d, &(struct er_rdzv_event){.kind = ER_EV_SELF_KV,
                                            .change = put ? ER_STORE_PUT : ER_STORE_DELETE,
                                            .revision = revision,
                                            .kv = kv});
+    if (key.kind == ER_KEY_OVERRIDES)
+        tell_overrides(d);
 }
 
 void driver_close_self(struct er_driver *d)
@@ -52,7 +117,7 @@ void driver_close_self(struct er_driver *d)
         d->self_watch[i] = 0;
     }
     d->self_opening = 0;
-    d->latest_rev = 0; /* a restored store counts anew */
+    d->latest_rev = d->aside_rev = 0; /* a restored store counts anew */
 }
 
 void driver_reread_self(struct er_driver *d)
@@ -97,7 +162,10 @@ static void on_self_read(void *user, int rc, const struct er_store_reply *reply)
     /* A read is never older than what was known before it: this is not the store that it was. */
     if (reply->revision < d->self_floor) {
         driver_feed(d, ER_EV_FORGET);
+        d->overrides_told = false; /* the same revision may be of another record */
         d->self_rev = 0;
+        read_self_keys(d); /* what the watches said of the new store was forgotten, too */
+        return;
     }
     if (reply->revision > d->self_rev)
         d->self_rev = reply->revision;

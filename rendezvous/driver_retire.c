@@ -1,9 +1,12 @@
 /*
  * What stays of a job that has ended, and for how long. Who wrote the end gives the record
- * (`j/world`, `ckpt/latest`) a lease of the retention, so that it is there for nodes that come
- * late and for --resume, and then goes by itself; what nobody reads any more goes at once. A new
- * run writes `j/world` without a lease, and its first commit `ckpt/latest`. Whatever fails here
- * costs the job nothing: the record then stays until the next run.
+ * (`j/world`, `ckpt/latest`, `overrides`) a lease of the retention, so that it is there for nodes
+ * that come late and for --resume, and then goes by itself; what nobody reads any more goes at
+ * once. A new run writes `j/world` without a lease, and its first commit `ckpt/latest`; it has no
+ * `overrides`. Whatever fails here costs the job nothing: the record then stays until the next run.
+ *
+ * A stop that leaves time to save leaves the generation its keys and its fence, too: then who is
+ * the last to go does all that.
  */
 #include "rendezvous/driver_internal.h"
 
@@ -13,11 +16,14 @@
 #include "base/cleanup.h"
 #include "base/rand.h"
 
-#define RETIRE_US    (2 * ER_US_PER_S) /* at most this between the end and the verdict's word */
+#define RETIRE_US    (5 * ER_US_PER_S) /* at most this between the end and the verdict's word */
 #define RETIRE_TRIES 3                 /* a commit that was under way may come between */
 
 /* Below the job's root: what is of use while it runs. */
 static const char *const PASSING[] = {"a/", "j/r/", "j/ctl/", "kv/", "op/"};
+
+/* What stays; the first is the record that says how the job ended. */
+static const enum er_key_kind KEPT[DRIVER_KEPT] = {ER_KEY_WORLD, ER_KEY_CKPT, ER_KEY_OVERRIDES};
 
 static void end(struct er_driver *d)
 {
@@ -38,7 +44,7 @@ static struct er_bytes key_of(const struct er_driver *d, enum er_key_kind kind,
 static bool mine(const struct er_driver *d, const struct er_job_record *w)
 {
     return (w->phase == ER_WORLD_DONE || w->phase == ER_WORLD_FAILED) &&
-           w->writer == d->core->opts.incarnation;
+           (w->stop_us || w->writer == d->core->opts.incarnation);
 }
 
 static int read_record(struct er_driver *d);
@@ -56,15 +62,10 @@ static void on_settled(void *user, int rc, const struct er_store_reply *reply)
 /* One transaction, for the record that was read. */
 static void settle(struct er_driver *d)
 {
-    char text[4][ER_KEY_MAX], parts[ER_ARRAY_N(PASSING)][ER_ROOT_MAX + 8];
-    const struct er_bytes world = key_of(d, ER_KEY_WORLD, text[0]);
-    const struct er_bytes ckpt = key_of(d, ER_KEY_CKPT, text[1]);
-    struct er_store_cmp cmps[] = {
-        {.target = ER_CMP_MOD, .key = world, .rev = d->retire.world_rev},
-        {.target = ER_CMP_MOD, .key = ckpt, .rev = d->retire.ckpt_rev},
-    };
-    struct er_store_op ops[4 + ER_ARRAY_N(PASSING)];
-    struct er_store_txn txn = {.cmps = cmps, .cmp_n = 2, .then_ops = ops};
+    char text[DRIVER_KEPT + 3][ER_KEY_MAX], parts[ER_ARRAY_N(PASSING)][ER_ROOT_MAX + 8];
+    struct er_store_cmp cmps[DRIVER_KEPT];
+    struct er_store_op ops[DRIVER_KEPT + 3 + ER_ARRAY_N(PASSING)];
+    struct er_store_txn txn = {.cmps = cmps, .cmp_n = DRIVER_KEPT, .then_ops = ops};
     int rc;
 
     for (size_t i = 0; i < ER_ARRAY_N(PASSING); i++) {
@@ -75,20 +76,23 @@ static void settle(struct er_driver *d)
         ops[txn.then_n++] =
             (struct er_store_op){.kind = ER_OP_DELETE, .key = {t.at, t.len}, .prefix = true};
     }
-    ops[txn.then_n++] =
-        (struct er_store_op){.kind = ER_OP_DELETE, .key = key_of(d, ER_KEY_SPEC, text[2])};
-    ops[txn.then_n++] =
-        (struct er_store_op){.kind = ER_OP_DELETE, .key = key_of(d, ER_KEY_SPEC_NEXT, text[3])};
-    if (d->retire.lease) {
-        ops[txn.then_n++] = (struct er_store_op){.kind = ER_OP_PUT,
-                                                 .key = world,
-                                                 .value = {d->retire.world, d->retire.world_n},
-                                                 .lease = d->retire.lease};
-        if (d->retire.ckpt_rev)
-            ops[txn.then_n++] = (struct er_store_op){.kind = ER_OP_PUT,
-                                                     .key = ckpt,
-                                                     .value = {d->retire.ckpt, d->retire.ckpt_n},
-                                                     .lease = d->retire.lease};
+    ops[txn.then_n++] = (struct er_store_op){.kind = ER_OP_DELETE,
+                                             .key = key_of(d, ER_KEY_SPEC, text[DRIVER_KEPT])};
+    ops[txn.then_n++] = (struct er_store_op){.kind = ER_OP_DELETE,
+                                             .key = key_of(d, ER_KEY_FENCE, text[DRIVER_KEPT + 2])};
+    ops[txn.then_n++] = (struct er_store_op){
+        .kind = ER_OP_DELETE, .key = key_of(d, ER_KEY_SPEC_NEXT, text[DRIVER_KEPT + 1])};
+    for (size_t i = 0; i < DRIVER_KEPT; i++) {
+        const struct er_bytes key = key_of(d, KEPT[i], text[i]);
+
+        cmps[i] =
+            (struct er_store_cmp){.target = ER_CMP_MOD, .key = key, .rev = d->retire.kept[i].rev};
+        if (d->retire.lease && d->retire.kept[i].rev)
+            ops[txn.then_n++] =
+                (struct er_store_op){.kind = ER_OP_PUT,
+                                     .key = key,
+                                     .value = {d->retire.kept[i].bytes, d->retire.kept[i].n},
+                                     .lease = d->retire.lease};
     }
     rc = d->store->ops->txn(d->store, &txn, on_settled, d);
     if (rc < 0)
@@ -109,51 +113,64 @@ static void on_granted(void *user, int rc, uint64_t lease, uint64_t ttl_us)
     settle(d);
 }
 
-static bool keep(const struct er_store_kv *kv, char *to, size_t cap, size_t *ret_n,
-                 uint64_t *ret_rev)
+/* The keys as they are, in the order of KEPT; false: one is not what it should be. */
+static bool keep(struct er_driver *d, const struct er_store_reply *reply)
 {
-    if (kv->value.len > cap)
-        return false;
-    memcpy(to, kv->value.data, kv->value.len);
-    *ret_n = kv->value.len;
-    *ret_rev = kv->mod_rev;
+    size_t kv = 0;
+
+    for (size_t i = 0; i < DRIVER_KEPT; i++) {
+        const struct er_store_kv *at = reply->range_n[i] ? &reply->kvs[kv++] : NULL;
+
+        d->retire.kept[i].rev = 0;
+        if (!at)
+            continue;
+        if (at->value.len > sizeof(d->retire.kept[i].bytes))
+            return false;
+        memcpy(d->retire.kept[i].bytes, at->value.data, at->value.len);
+        d->retire.kept[i].n = at->value.len;
+        d->retire.kept[i].rev = at->mod_rev;
+    }
     return true;
+}
+
+/* The same for all who find nobody left: of a lease each, all but one would stay without a key. */
+static uint64_t lease_of(const struct er_job_record *w)
+{
+    return er_rand_mix(w->writer ^ er_rand_mix(w->seq)) >> 1 | 1;
 }
 
 static void on_read(void *user, int rc, const struct er_store_reply *reply)
 {
     struct er_driver *d = user;
     struct er_job_record w;
-    bool ok;
 
     if (!d->retire.on)
         return;
-    ok = !rc && reply->range_n[0] && er_job_record_parse(reply->kvs[0].value, &w, NULL) == 0 &&
-         mine(d, &w) &&
-         keep(&reply->kvs[0], d->retire.world, sizeof(d->retire.world), &d->retire.world_n,
-              &d->retire.world_rev);
-    d->retire.ckpt_rev = 0;
-    if (ok && reply->range_n[1])
-        ok = keep(&reply->kvs[1], d->retire.ckpt, sizeof(d->retire.ckpt), &d->retire.ckpt_n,
-                  &d->retire.ckpt_rev);
-    if (!ok)
+    if (rc || !reply->range_n[0] || er_job_record_parse(reply->kvs[0].value, &w, NULL) ||
+        !mine(d, &w) || (w.stop_us && reply->range_n[DRIVER_KEPT]) || !keep(d, reply))
         end(d);
     else if (d->retire.lease || d->core->opts.retention_us == ER_FOREVER)
         settle(d);
-    else if (d->store->ops->lease_grant(d->store, er_rand_mix(d->random + 1) >> 1 | 1,
-                                        d->core->opts.retention_us, on_granted, d) < 0)
+    else if (d->store->ops->lease_grant(d->store, lease_of(&w), d->core->opts.retention_us,
+                                        on_granted, d) < 0)
         end(d);
 }
 
 static int read_record(struct er_driver *d)
 {
-    char text[2][ER_KEY_MAX];
-    const struct er_store_op ops[] = {
-        {.kind = ER_OP_RANGE, .key = key_of(d, ER_KEY_WORLD, text[0])},
-        {.kind = ER_OP_RANGE, .key = key_of(d, ER_KEY_CKPT, text[1])},
-    };
-    const struct er_store_txn txn = {.then_ops = ops, .then_n = 2};
+    const struct er_key node = {.kind = ER_KEY_NODE, .name = "x"};
+    char text[DRIVER_KEPT + 1][ER_KEY_MAX];
+    struct er_store_op ops[DRIVER_KEPT + 1];
+    const struct er_store_txn txn = {.then_ops = ops, .then_n = DRIVER_KEPT + 1};
 
+    for (size_t i = 0; i < DRIVER_KEPT; i++)
+        ops[i] = (struct er_store_op){.kind = ER_OP_RANGE, .key = key_of(d, KEPT[i], text[i])};
+    /* And a node that is still there, if any is. */
+    ops[DRIVER_KEPT] = (struct er_store_op){
+        .kind = ER_OP_RANGE,
+        .key = {text[DRIVER_KEPT], er_key_format(d->core->root, &node, text[DRIVER_KEPT]) - 1},
+        .prefix = true,
+        .limit = 1};
     return d->store->ops->txn(d->store, &txn, on_read, d);
 }
 

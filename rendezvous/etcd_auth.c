@@ -17,14 +17,17 @@ static void wipe(char **secret)
     *secret = NULL;
 }
 
-static int load(const char *what, const char *path, size_t max, char **ret, struct er_error *err)
+typedef int (*read_fn)(const char *path, struct er_buf *buf, struct er_error *err);
+
+static int load(read_fn read, const char *what, const char *path, size_t max, char **ret,
+                struct er_error *err)
 {
     struct er_buf buf;
     struct er_error why = ER_ERROR_INIT;
     int rc;
 
     er_buf_init(&buf, max);
-    rc = er_file_read(path, &buf, &why);
+    rc = read(path, &buf, &why);
     if (rc == 0 && buf.len == 0)
         rc = er_error_set(&why, ER_E_CONFIG, "'%s' is empty", path);
     if (rc == 0 && memchr(buf.data, 0, buf.len))
@@ -37,10 +40,10 @@ static int load(const char *what, const char *path, size_t max, char **ret, stru
     return rc < 0 ? ER_E_CONFIG : 0;
 }
 
-static int load_pem(const char *what, const char *path, const char *kind, char **ret,
+static int load_pem(read_fn read, const char *what, const char *path, const char *kind, char **ret,
                     struct er_error *err)
 {
-    int rc = path ? load(what, path, ER_ETCD_PEM_MAX, ret, err) : 0;
+    int rc = path ? load(read, what, path, ER_ETCD_PEM_MAX, ret, err) : 0;
 
     if (rc == 0 && path && (!strstr(*ret, "-----BEGIN ") || !strstr(*ret, kind)))
         return er_error_set(err, ER_E_CONFIG, "etcd %s: no %s in PEM form in '%s'", what, kind,
@@ -59,12 +62,23 @@ static int copy(const char *text, char **ret, struct er_error *err)
 /* The file's first line. */
 static int load_password(const char *path, char **ret, struct er_error *err)
 {
-    int rc = path ? load("password", path, ER_ETCD_PASSWORD_MAX, ret, err) : 0;
+    int rc = path ? load(er_file_read_secret, "password", path, ER_ETCD_PASSWORD_MAX, ret, err) : 0;
 
     if (rc < 0 || !path)
         return rc;
     (*ret)[strcspn(*ret, "\r\n")] = 0;
     return **ret ? 0 : er_error_set(err, ER_E_CONFIG, "etcd password: '%s' is empty", path);
+}
+
+static int copy_files(struct er_etcd_auth *a, const struct er_etcd_opts *opts, struct er_error *err)
+{
+    int rc = copy(opts->ca, &a->files.ca, err);
+
+    if (rc == 0)
+        rc = copy(opts->cert, &a->files.cert, err);
+    if (rc == 0)
+        rc = copy(opts->key, &a->files.key, err);
+    return rc == 0 ? copy(opts->password_file, &a->files.password, err) : rc;
 }
 
 int er_etcd_auth_load(struct er_etcd_auth *ret, const struct er_etcd_opts *opts,
@@ -80,23 +94,45 @@ int er_etcd_auth_load(struct er_etcd_auth *ret, const struct er_etcd_opts *opts,
         rc = er_error_set(err, ER_E_CONFIG, "etcd: a user and a password file go together");
     a->tls = opts->ca || opts->cert || opts->server_name;
     if (rc == 0)
-        rc = load_pem("CA", opts->ca, "CERTIFICATE", &a->ca, err);
+        rc = load_pem(er_file_read, "CA", opts->ca, "CERTIFICATE", &a->ca, err);
     if (rc == 0)
-        rc = load_pem("certificate", opts->cert, "CERTIFICATE", &a->cert, err);
+        rc = load_pem(er_file_read, "certificate", opts->cert, "CERTIFICATE", &a->cert, err);
     if (rc == 0 && a->cert)
         rc = er_etcd_cert_check("certificate", opts->cert, a->cert, er_wall_us(), &a->cert_until_us,
                                 err);
     if (rc == 0)
-        rc = load_pem("key", opts->key, "PRIVATE KEY", &a->key, err);
+        rc = load_pem(er_file_read_secret, "key", opts->key, "PRIVATE KEY", &a->key, err);
     if (rc == 0)
         rc = copy(opts->server_name, &a->server_name, err);
     if (rc == 0)
         rc = copy(opts->user, &a->user, err);
     if (rc == 0)
         rc = load_password(opts->password_file, &a->password, err);
+    if (rc == 0)
+        rc = copy_files(a, opts, err);
     if (rc < 0)
         er_etcd_auth_done(a);
     return rc;
+}
+
+void er_etcd_auth_refresh(struct er_etcd_auth *a)
+{
+    const struct er_etcd_opts opts = {.ca = a->files.ca,
+                                      .cert = a->files.cert,
+                                      .key = a->files.key,
+                                      .server_name = a->server_name,
+                                      .user = a->user,
+                                      .password_file = a->files.password};
+    struct er_etcd_auth fresh;
+
+    if (er_etcd_auth_load(&fresh, &opts, NULL) < 0)
+        return;
+    fresh.tls = a->tls;
+    fresh.off = a->off;
+    memcpy(fresh.token, a->token, sizeof(fresh.token));
+    er_etcd_auth_done(a);
+    *a = fresh;
+    explicit_bzero(&fresh, sizeof(fresh));
 }
 
 void er_etcd_auth_done(struct er_etcd_auth *a)
@@ -108,6 +144,10 @@ void er_etcd_auth_done(struct er_etcd_auth *a)
     free(a->cert);
     free(a->server_name);
     free(a->user);
+    free(a->files.ca);
+    free(a->files.cert);
+    free(a->files.key);
+    free(a->files.password);
     memset(a, 0, sizeof(*a));
 }
 

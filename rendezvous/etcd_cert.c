@@ -52,7 +52,7 @@ int er_etcd_cert_check(const char *what, const char *path, const char *pem, uint
         return 0;
     }
     if (until < now)
-        return er_error_set(err, -EACCES, "etcd %s: '%s' has expired, at %s", what, path,
+        return er_error_set(err, -EACCES, "etcd %s: '%s' has expired, at %s: renew it", what, path,
                             date(until, text));
     if (from > now)
         return er_error_set(err, -EACCES,

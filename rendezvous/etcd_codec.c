@@ -392,7 +392,23 @@ static const Etcdpb__RangeResponse *range_of(const Etcdpb__ResponseOp *op)
     return op->response_case == ETCDPB__RESPONSE_OP__RESPONSE_RANGE ? op->range : NULL;
 }
 
-int er_etcd_decode_txn(const void *data, size_t n, struct er_etcd_txn_answer *ret)
+static size_t count_ranges(const struct er_store_op *ops, size_t n)
+{
+    size_t ranges = 0;
+
+    for (size_t i = 0; i < n; i++)
+        ranges += ops[i].kind == ER_OP_RANGE;
+    return ranges;
+}
+
+struct er_etcd_ranges er_etcd_ranges_of(const struct er_store_txn *txn)
+{
+    return (struct er_etcd_ranges){count_ranges(txn->then_ops, txn->then_n),
+                                   count_ranges(txn->else_ops, txn->else_n)};
+}
+
+int er_etcd_decode_txn(const void *data, size_t n, struct er_etcd_ranges asked,
+                       struct er_etcd_txn_answer *ret)
 {
     Etcdpb__TxnResponse *m = unpack(&etcdpb__txn_response__descriptor, data, n);
     struct er_etcd_txn_answer a = {.owned = {m}};
@@ -406,6 +422,10 @@ int er_etcd_decode_txn(const void *data, size_t n, struct er_etcd_txn_answer *re
 
         kv_n += range ? range->n_kvs : 0;
         ranges += range != NULL;
+    }
+    if (ranges != (m->succeeded ? asked.then_n : asked.else_n)) {
+        er_etcd_txn_answer_done(&a);
+        return ER_E_PROTOCOL;
     }
     kvs = a.owned[1] = calloc(kv_n + 1, sizeof(*kvs));
     range_n = a.owned[2] = calloc(ranges + 1, sizeof(*range_n));

@@ -60,7 +60,14 @@ struct er_etcd_txn_answer {
     struct er_store_reply reply; /* points into `owned` */
     void *owned[3];
 };
-int er_etcd_decode_txn(const void *data, size_t n, struct er_etcd_txn_answer *ret);
+/* How many ranges the request has, in either branch: who asked looks for as many results, so an
+ * answer with more or fewer is ER_E_PROTOCOL. */
+struct er_etcd_ranges {
+    size_t then_n, else_n;
+};
+struct er_etcd_ranges er_etcd_ranges_of(const struct er_store_txn *txn);
+int er_etcd_decode_txn(const void *data, size_t n, struct er_etcd_ranges asked,
+                       struct er_etcd_txn_answer *ret);
 void er_etcd_txn_answer_done(struct er_etcd_txn_answer *a);
 
 int er_etcd_decode_hello(const void *data, size_t n, struct er_etcd_header *ret);

@@ -56,6 +56,21 @@ void etcd_answered(struct er_etcd_conn *c, uint64_t sent_us)
         c->answered_us = sent_us;
 }
 
+void etcd_count(struct er_etcd_conn *c, enum er_etcd_op op, int code, uint64_t sent_us)
+{
+    if (code < 0 || code >= ER_GRPC_CODES)
+        code = ER_GRPC_UNKNOWN;
+    c->counts.answers[op][code]++;
+    if (sent_us)
+        er_histogram_add(&c->counts.durations[op], &er_bounds_fine,
+                         (double)(er_now_us() - sent_us) / 1e6);
+}
+
+const struct er_etcd_counts *er_etcd_conn_counts(const struct er_etcd_conn *c)
+{
+    return &c->counts;
+}
+
 uint64_t er_etcd_conn_heard(const struct er_etcd_conn *c)
 {
     return c->answered_us;
@@ -264,6 +279,8 @@ static void begin_session(struct er_etcd_conn *c)
     struct er_error err = ER_ERROR_INIT;
 
     er_etcd_rotate_try(&c->rotate, er_now_us());
+    if (!etcd_current(c)->channel)
+        er_etcd_auth_refresh(&c->auth);
     if (open_channel(c, etcd_current(c), &err) < 0)
         etcd_session_fail(c, true, "channel", err.text);
     else if (er_etcd_auth_needs_login(&c->auth))

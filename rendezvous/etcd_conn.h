@@ -51,6 +51,7 @@ void er_etcd_conn_unwatch(struct er_etcd_conn *c, uint64_t id);
 void er_etcd_conn_forget(struct er_etcd_conn *c, uint64_t lease); /* keep it no more */
 
 void er_etcd_conn_status(const struct er_etcd_conn *c, struct er_etcd_status *ret);
+const struct er_etcd_counts *er_etcd_conn_counts(const struct er_etcd_conn *c);
 uint64_t er_etcd_conn_heard(const struct er_etcd_conn *c);
 uint64_t er_etcd_conn_resumed(const struct er_etcd_conn *c);
 uint64_t er_etcd_conn_lease_until(const struct er_etcd_conn *c, uint64_t lease);

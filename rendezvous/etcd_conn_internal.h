@@ -71,6 +71,7 @@ struct er_etcd_conn {
     struct er_etcd_leases *leases;
     uint64_t beat_us, beat_next_us; /* heartbeat: first of an unanswered row, next; 0: none */
     struct er_buf scratch;          /* one encoded message */
+    struct er_etcd_counts counts;
 };
 
 /* etcd_conn.c */
@@ -83,6 +84,9 @@ void etcd_session_login(struct er_etcd_conn *c);
 /* A header came from the current endpoint. `at_least`: the answer of a linearizable request cannot
  * be older (0: any). */
 void etcd_heard(struct er_etcd_conn *c, const struct er_etcd_header *h, uint64_t at_least);
+
+/* An answer or failure; `sent_us` 0: took no time worth counting. */
+void etcd_count(struct er_etcd_conn *c, enum er_etcd_op op, int code, uint64_t sent_us);
 
 /* What was sent then has been answered. */
 void etcd_answered(struct er_etcd_conn *c, uint64_t sent_us);

@@ -8,4 +8,5 @@ const struct er_store_etcd_module er_store_etcd_module = {
     .open = er_store_etcd_open,
     .status = er_store_etcd_status,
     .lease_until = er_store_etcd_lease_until,
+    .counts = er_store_etcd_counts,
 };

@@ -37,11 +37,12 @@ struct etcd_request {
     uint64_t deadline_us, not_before_us, sent_us, first_sent_us;
     uint64_t known_rev; /* when it was sent */
     unsigned epoch;
-    struct er_etcd_touch touch;  /* TXN */
-    struct er_list *turns, turn; /* TXN: its client's, in order */
-    bool blocked;                /* waits for an earlier one that touches the same keys */
-    bool repeatable;             /* may be sent again although it may have been applied */
-    bool doubtful;               /* ... and that is so */
+    struct er_etcd_touch touch;   /* TXN */
+    struct er_etcd_ranges ranges; /* TXN */
+    struct er_list *turns, turn;  /* TXN: its client's, in order */
+    bool blocked;                 /* waits for an earlier one that touches the same keys */
+    bool repeatable;              /* may be sent again although it may have been applied */
+    bool doubtful;                /* ... and that is so */
     struct er_grpc_call *call;
     int rc; /* answered */
     uint64_t lease, ttl_us;
@@ -157,7 +158,7 @@ static void again(struct etcd_request *r, uint64_t delay_us)
 static void on_txn_answer(struct etcd_request *r, const void *data, size_t n)
 {
     struct er_etcd_txn_answer a;
-    int rc = er_etcd_decode_txn(data, n, &a);
+    int rc = er_etcd_decode_txn(data, n, r->ranges, &a);
 
     if (rc < 0) { /* it was carried out, but how? */
         end(r, r->repeatable ? rc : ER_E_AMBIGUOUS, NULL);
@@ -271,6 +272,13 @@ static void on_failure(struct etcd_request *r, const struct er_etcd_verdict *v, 
         judge_session(c, sent_us, v, text);
 }
 
+static enum er_etcd_op op_of(const struct etcd_request *r)
+{
+    if (r->kind != REQUEST_TXN)
+        return ER_ETCD_OP_LEASE;
+    return r->repeatable ? ER_ETCD_OP_RANGE : ER_ETCD_OP_TXN;
+}
+
 static void on_answer(void *user, const struct er_grpc_status *status, const void *data, size_t n)
 {
     struct etcd_request *r = user;
@@ -279,6 +287,7 @@ static void on_answer(void *user, const struct er_grpc_status *status, const voi
 
     r->call = NULL;
     c->flying_n--;
+    etcd_count(c, op_of(r), status->code, r->sent_us);
     if (v.class != ER_ETCD_OK) {
         on_failure(r, &v, status->text);
         return;
@@ -438,6 +447,7 @@ int er_etcd_conn_txn(struct er_etcd_conn *c, struct er_list *turns, const struct
     er_list_push_back(turns, &r->turn);
     r->repeatable =
         only_reads(txn->then_ops, txn->then_n) && only_reads(txn->else_ops, txn->else_n);
+    r->ranges = er_etcd_ranges_of(txn);
     rc = er_etcd_touch_init(&r->touch, txn);
     return queue(r, rc < 0 ? rc : er_etcd_encode_txn(txn, &r->message));
 }

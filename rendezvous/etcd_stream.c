@@ -41,6 +41,8 @@ static void on_watch_message(void *user, const void *data, size_t n)
         return;
     }
     etcd_heard(c, &a.header, 0);
+    if (a.created)
+        etcd_count(c, ER_ETCD_OP_WATCH, ER_GRPC_OK, 0);
     if (c->beat_us && !a.created && !a.canceled && a.event_n == 0)
         etcd_answered(c, c->beat_us);
     for (size_t i = 0; i < a.event_n; i++) {
@@ -56,6 +58,7 @@ static void on_watch_closed(void *user, const struct er_grpc_status *status)
     struct er_etcd_conn *c = user;
 
     c->watch_stream = NULL;
+    etcd_count(c, ER_ETCD_OP_WATCH, status->code, 0);
     on_closed(c, "watch", status);
 }
 
@@ -65,13 +68,16 @@ static void on_keep_message(void *user, const void *data, size_t n)
 {
     struct er_etcd_conn *c = ((struct etcd_keeper *)user)->conn;
     struct er_etcd_lease_answer a;
+    uint64_t asked_us;
 
     if (er_etcd_decode_keep_alive(data, n, &a) < 0) {
         broken(c, "keep-alive");
         return;
     }
     etcd_heard(c, &a.header, 0);
-    etcd_answered(c, er_etcd_leases_asked(c->leases, a.id));
+    asked_us = er_etcd_leases_asked(c->leases, a.id);
+    etcd_count(c, ER_ETCD_OP_LEASE, ER_GRPC_OK, asked_us);
+    etcd_answered(c, asked_us);
     er_etcd_leases_answer(c->leases, a.id, a.ttl_us, er_now_us());
 }
 
@@ -80,6 +86,7 @@ static void on_keep_closed(void *user, const struct er_grpc_status *status)
     struct etcd_keeper *k = user;
 
     k->stream = NULL;
+    etcd_count(k->conn, ER_ETCD_OP_LEASE, status->code, 0);
     on_closed(k->conn, "keep-alive", status);
 }
 

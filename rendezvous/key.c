@@ -56,6 +56,7 @@ static const struct {
 } shapes[ER_KEY_KIND_COUNT] = {
     [ER_KEY_SPEC] = {.head = "spec"},
     [ER_KEY_SPEC_NEXT] = {.head = "spec-next"},
+    [ER_KEY_OVERRIDES] = {.head = "overrides"},
     [ER_KEY_WORLD] = {.head = "j/world"},
     [ER_KEY_FENCE] = {.head = "fence"},
     [ER_KEY_LEADER] = {.head = "j/leader"},
@@ -65,6 +66,8 @@ static const struct {
     [ER_KEY_RESULT] = {.head = "j/r/", .generation = true, .name = true},
     [ER_KEY_CTL] = {.head = "j/ctl/", .name = true},
     [ER_KEY_ASIDE] = {.head = "j/aside/", .name = true},
+    [ER_KEY_QUERY] = {.head = "query"},
+    [ER_KEY_ANSWER] = {.head = "answer/", .name = true},
     [ER_KEY_KV] = {.head = "kv/", .generation = true, .name = true},
     [ER_KEY_OP] = {.head = "op/", .generation = true, .name = true, .seq = true},
 };

@@ -20,7 +20,8 @@
     X(SEAL_UNREADY, "the seal does not wait for who still runs")                                   \
     X(NO_REREGISTER, "a node that lost its lease stays away")                                      \
     X(NEVER_CLEANED, "old generations' keys stay")                                                 \
-    X(REQUEST_AGAIN, "a request stays after it was acted on")
+    X(REQUEST_AGAIN, "a request stays after it was acted on")                                      \
+    X(SLOTS_MOVE, "a planned change is sealed though a node goes on with other workers")
 
 enum er_bug {
     ER_BUG_NONE,

@@ -153,6 +153,15 @@ static void learn(struct er_rdzv *c, struct er_bytes name, const struct er_store
 
         if (newer(&c->k_assign, put, kv, rev) && put)
             c->assign = a;
+    } else if (key.kind == ER_KEY_OVERRIDES) {
+        struct er_overrides o;
+        bool put = kv != NULL;
+
+        /* What cannot be read changes nothing: going back to the spec would be a change, too. */
+        if (put && er_overrides_parse(kv->value, &o, NULL))
+            return;
+        if (newer(&c->k_overrides, put, kv, rev) && put)
+            c->overrides = o;
     }
 }
 
@@ -289,11 +298,25 @@ static void on_left(struct er_rdzv *c, const struct er_rdzv_event *e)
     if (c->run == ER_RUN_IDLE || e->generation != c->run_generation)
         return;
     rdzv_set_run(c, ER_RUN_IDLE);
+    if (!c->preparing)
+        c->slots = rdzv_slots_vary(c) ? c->offer : c->opts.slots;
     c->preparing = false;
     c->left = c->run_generation;
 }
 
-/* What was known by its revision is not known any more: nothing is decided before the four keys
+static void on_slots(struct er_rdzv *c, int slots)
+{
+    c->offer = slots < 1 ? 1 : slots > c->opts.slots ? c->opts.slots : slots;
+}
+
+static void on_address(struct er_rdzv *c, const char *address)
+{
+    struct er_text t = {c->opts.address, sizeof(c->opts.address), 0};
+
+    er_text_add(&t, address);
+}
+
+/* What was known by its revision is not known any more: nothing is decided before the own keys
  * have been read again. The lease, which the store may not know either, tells by itself. */
 static void forget(struct er_rdzv *c)
 {
@@ -303,6 +326,7 @@ static void forget(struct er_rdzv *c)
     memset(&c->k_leader, 0, sizeof(c->k_leader));
     memset(&c->k_node, 0, sizeof(c->k_node));
     memset(&c->k_assign, 0, sizeof(c->k_assign));
+    memset(&c->k_overrides, 0, sizeof(c->k_overrides));
     c->lead_rev = 0;
     c->self_ready = false;
 }
@@ -310,12 +334,42 @@ static void forget(struct er_rdzv *c)
 uint64_t er_rdzv_known_rev(const struct er_rdzv *core)
 {
     const struct er_rdzv_known *known[] = {&core->k_world, &core->k_leader, &core->k_node,
-                                           &core->k_assign};
+                                           &core->k_assign, &core->k_overrides};
     uint64_t rev = 0;
 
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         rev = known[i]->rev > rev ? known[i]->rev : rev;
     return rev;
+}
+
+void er_driver_opts_tune(struct er_driver_opts *opts, const struct er_driver_tuning *t)
+{
+    opts->restart_max = t->restart_max;
+    opts->restart_window_us = t->restart_window_us;
+    opts->backoff_initial_us = t->backoff_initial_us;
+    opts->backoff_max_us = t->backoff_max_us;
+    opts->strike_max = t->strike_max;
+    opts->strike_window_us = t->strike_window_us;
+    opts->strike_cooldown_us = t->strike_cooldown_us;
+    opts->resize_settle_us = t->resize_settle_us;
+    opts->resize_min_interval_us = t->resize_min_interval_us;
+    opts->prepare_us = t->prepare_us;
+}
+
+static void take_pace(struct er_rdzv *c)
+{
+    const struct er_driver_opts *o = &c->opts;
+
+    c->settle_us = o->resize_settle_us ? o->resize_settle_us : ER_RDZV_SETTLE_US;
+    c->min_interval_us =
+        o->resize_min_interval_us ? o->resize_min_interval_us : ER_RDZV_MIN_INTERVAL_US;
+}
+
+/* What was decided stays; what is decided from now on goes by the new values. */
+static void tune(struct er_rdzv *c, const struct er_driver_tuning *t)
+{
+    er_driver_opts_tune(&c->opts, t);
+    take_pace(c);
 }
 
 static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
@@ -360,6 +414,9 @@ static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
     case ER_EV_PORT:
         c->port = e->value;
         break;
+    case ER_EV_ADDRESS:
+        on_address(c, e->address);
+        break;
     case ER_EV_RESULT:
         on_result(c, e);
         break;
@@ -381,6 +438,12 @@ static void absorb(struct er_rdzv *c, const struct er_rdzv_event *e)
     case ER_EV_PREPARED:
         if (c->preparing && e->generation == c->run_generation)
             c->prepared = e->generation;
+        break;
+    case ER_EV_SLOTS:
+        on_slots(c, e->value);
+        break;
+    case ER_EV_TUNE:
+        tune(c, e->tuning);
         break;
     case ER_EV_FORGET:
         forget(c);
@@ -414,6 +477,7 @@ void er_rdzv_step(struct er_rdzv *core, const struct er_rdzv_event *event,
         core->now_us = event->now_us;
     if (event->heard_us > core->heard_us)
         core->heard_us = event->heard_us;
+    core->lease_until_us = event->lease_until_us;
     if (event->resumed_us > core->resumed_us)
         core->resumed_us = event->resumed_us;
     core->random = er_rand_mix(core->random ^ event->random);
@@ -485,12 +549,11 @@ int er_rdzv_init(struct er_rdzv *core, const struct er_driver_opts *opts,
     if (rc)
         return rc;
     core->opts = *opts;
+    core->slots = core->offer = opts->slots;
     memcpy(core->spec, opts->spec, strlen(opts->spec) + 1);
     core->opts.spec = core->spec;
     core->spec_hash = er_spec_hash(core->spec);
-    core->settle_us = opts->resize_settle_us ? opts->resize_settle_us : ER_RDZV_SETTLE_US;
-    core->min_interval_us =
-        opts->resize_min_interval_us ? opts->resize_min_interval_us : ER_RDZV_MIN_INTERVAL_US;
+    take_pace(core);
     er_text_add(&root, opts->prefix);
     er_text_add(&root, "/");
     er_text_add(&root, opts->job);

@@ -94,12 +94,14 @@ enum er_rdzv_event_kind {
     ER_EV_LEASE_LOST, /* lease `id` ended */
     ER_EV_REVOKED,    /* answered, whatever the outcome */
     ER_EV_REPLY,      /* of the transaction of `lane` */
-    ER_EV_SELF_KV,    /* world, leader, n/<self> or a/<self> changed or was read; no decision yet */
-    ER_EV_SELF_READY, /* the four have been read */
+    ER_EV_SELF_KV,    /* world, leader, overrides, n/<self> or a/<self> changed or was read; no
+                         decision yet */
+    ER_EV_SELF_READY, /* they have been read */
     ER_EV_JOB_RESET,  /* a full read of the job follows */
     ER_EV_JOB_KV,     /* one record of it, or a change after it; no decision yet */
     ER_EV_JOB_READY,
     ER_EV_PORT,
+    ER_EV_ADDRESS,
     ER_EV_RESULT,
     ER_EV_LEFT,
     ER_EV_PROGRESS,
@@ -107,6 +109,8 @@ enum er_rdzv_event_kind {
     ER_EV_PLANNED, /* value: able to */
     ER_EV_WARM,    /* value: workers can be started before the seal */
     ER_EV_PREPARED,
+    ER_EV_SLOTS, /* value: workers it could go on with */
+    ER_EV_TUNE,
     ER_EV_FORGET /* the store has gone back (restored, or empty): its revisions begin anew. Comes
                   * with a read that follows; no decision yet */
 };
@@ -114,29 +118,32 @@ enum er_rdzv_event_kind {
 struct er_rdzv_event {
     enum er_rdzv_event_kind kind;
     uint64_t now_us;
-    uint64_t random;     /* fresh for every event */
-    uint64_t heard_us;   /* when the store last answered */
-    uint64_t resumed_us; /* when it began to again, after an interruption; 0: there was none */
-    int rc;              /* LEASE, REPLY */
-    uint64_t id;         /* LEASE, LEASE_LOST */
-    uint64_t ttl_us;     /* LEASE */
-    uint64_t generation; /* RESULT, LEFT, PROGRESS, PREPARED */
-    uint64_t until_us;   /* LEAVE: workers may go on till then */
-    int value;           /* PORT: port; LEAVE: exit code */
+    uint64_t random;         /* fresh for every event */
+    uint64_t heard_us;       /* when the store last answered */
+    uint64_t lease_until_us; /* the store holds the own lease; 0: not known */
+    uint64_t resumed_us;     /* when it began to again, after an interruption; 0: there was none */
+    int rc;                  /* LEASE, REPLY */
+    uint64_t id;             /* LEASE, LEASE_LOST */
+    uint64_t ttl_us;         /* LEASE */
+    uint64_t generation;     /* RESULT, LEFT, PROGRESS, PREPARED */
+    uint64_t until_us;       /* LEAVE: workers may go on till then */
+    int value;               /* PORT: port; LEAVE: exit code */
     enum er_rdzv_lane_id lane;
-    const struct er_store_reply *reply; /* REPLY with rc 0 */
-    enum er_store_event_kind change;    /* SELF_KV, JOB_KV; DELETE: also read and not there */
-    uint64_t revision;                  /* SELF_KV: as of it the key is like that */
-    const struct er_store_kv *kv;       /* SELF_KV, JOB_KV */
-    const struct er_cause *cause;       /* RESULT: NULL success */
-    const char *reason;                 /* LEAVE */
+    const struct er_store_reply *reply;    /* REPLY with rc 0 */
+    enum er_store_event_kind change;       /* SELF_KV, JOB_KV; DELETE: also read and not there */
+    uint64_t revision;                     /* SELF_KV: as of it the key is like that */
+    const struct er_store_kv *kv;          /* SELF_KV, JOB_KV */
+    const struct er_cause *cause;          /* RESULT: NULL success */
+    const char *reason;                    /* LEAVE */
+    const char *address;                   /* ADDRESS */
+    const struct er_driver_tuning *tuning; /* TUNE */
 };
 
 enum er_rdzv_action_kind {
     ER_ACT_GRANT,      /* lease.id, lease.ttl_us; keep it when granted, unless lease.once */
     ER_ACT_REVOKE,     /* lease.id */
     ER_ACT_TXN,        /* txn, answered by REPLY of that lane */
-    ER_ACT_WATCH_SELF, /* read, then watch the four single keys */
+    ER_ACT_WATCH_SELF, /* read, then watch the own keys, one by one */
     ER_ACT_WATCH_JOB,  /* read, then watch the whole job */
     ER_ACT_UNWATCH_JOB,
     ER_ACT_START,
@@ -205,11 +212,13 @@ struct er_rdzv {
     uint64_t lease, lease_retry_us, begun_us, taken_us, evicted_lease;
     unsigned lease_tries;
     uint64_t heard_us, resumed_us;   /* the store */
+    uint64_t lease_until_us;         /* 0: not known; a TTL from heard_us at most */
     char first_run[ER_RUN_TEXT_MAX]; /* the run found at the beginning; "" none */
     unsigned run_tries;              /* it was alive */
     bool join_first, join_elect;     /* what the last attempt took for free: job, leadership */
     int port;
-    struct er_rdzv_known k_world, k_leader, k_node, k_assign;
+    struct er_rdzv_known k_world, k_leader, k_node, k_assign, k_overrides;
+    struct er_overrides overrides; /* as the store has them, when they are there */
     struct er_job_record world;
     uint64_t seen;         /* newest number ever, also in a store that has lost it since */
     struct er_member node; /* n/<self> as the store has it */
@@ -223,6 +232,7 @@ struct er_rdzv {
     uint64_t prepared, noticed;
     uint64_t go_for, go_us;  /* the planned change that is to happen, and since when */
     uint64_t leave_until_us; /* workers may go on till then */
+    uint64_t deadline_us;    /* somebody who asked wants them gone by then; 0: nobody does */
     bool leaving, revoked;
     int leave_code;
     char leave_reason[ER_REASON_MAX];
@@ -232,6 +242,9 @@ struct er_rdzv {
     /* workers */
     enum er_rdzv_run run;
     uint64_t run_generation, run_nonce, left, progressed;
+    /* How many: those that run; as the node's record says; as it would like to go on, which becomes
+     * the record's with `left`, or while no change is under way. */
+    int run_slots, slots, offer;
     uint64_t result_generation; /* newest generation whose result was given */
     bool result_due;
     struct er_result result;
@@ -245,6 +258,7 @@ struct er_rdzv {
     uint64_t fresh_seq;  /* my write of world under which nothing was sent yet; 0 none */
     uint64_t forming_us; /* since when this leader sees the job forming; 0: it isn't */
     uint64_t min_met_us, settled_us, first_ok_us, sealed_us;
+    uint64_t more_us; /* since when members could go on with more workers; 0: they couldn't */
     uint64_t cleaned; /* generation under which nothing is left; 0: not known */
     bool forming_noted;
     unsigned batches;   /* under way */
@@ -256,6 +270,8 @@ struct er_rdzv {
     struct {            /* a node being asked to leave, till that is known to be written */
         char ctl[ER_NAME_TEXT_MAX], node[ER_NAME_TEXT_MAX]; /* ctl "": none */
         uint64_t incarnation;
+        int code;
+        uint64_t time_us;
     } drain;
     bool scaled;        /* by this leader, and no generation sealed since */
     struct {            /* a node being set aside: first its lease, then its key */
@@ -268,6 +284,7 @@ struct er_rdzv {
     } aside;
     uint64_t acted_rev;    /* mod_revision of the last request that set a node aside */
     uint64_t sealed_noted; /* generation */
+    uint64_t resize_noted; /* generation whose planned end was told */
     uint32_t restarts_noted;
     struct {
         uint64_t generation, world_rev, nonce;

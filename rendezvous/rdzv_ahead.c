@@ -12,6 +12,36 @@
  *                      +------ never mind ---+                        +--> forming (g is over)
  */
 
+#define UNFIT_US  10000000ull /* before another attempt with a newcomer that failed; doubled */
+#define UNFIT_MAX 3
+
+/* What came to nothing before is just being stopped there. */
+static bool clears_up(const struct er_rdzv *c, const struct er_view_node *n)
+{
+    return !er_view_alive_member(&c->view, n) && n->member.running > c->view.world.last_sealed &&
+           n->member.left < n->member.running;
+}
+
+/* Its workers have failed before they could join: not at once again. */
+static bool rests(struct er_rdzv *c, const struct er_view_node *n)
+{
+    uint32_t times = n->unfit < UNFIT_MAX ? n->unfit : UNFIT_MAX;
+
+    return times && !rdzv_due(c, er_deadline_in(n->unfit_us, UNFIT_US << (times - 1)));
+}
+
+bool rdzv_newcomer_due(struct er_rdzv *c)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < c->view.n && !any; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+
+        any = n->traits >> ER_TRAIT_NEWCOMER & 1 && !rests(c, n) && !clears_up(c, n);
+    }
+    return any;
+}
+
 static bool can_take_part(const struct er_rdzv *c, const struct er_view_node *n)
 {
     return n->member.planned &&
@@ -28,10 +58,10 @@ static bool gather(struct er_rdzv *c, size_t *ret_n)
     for (size_t i = 0; i < c->view.n && all; i++) {
         const struct er_view_node *n = &c->view.nodes[i];
 
-        if (!n->present || n->member.spec != c->view.world.spec)
+        if (!n->present || n->member.spec != c->view.world.spec || clears_up(c, n))
             continue;
         all = can_take_part(c, n);
-        if (!er_view_leaving(n) && !n->aside)
+        if (!er_view_leaving(n) && !n->aside && !rests(c, n))
             rdzv_candidate(c, i, ret_n);
     }
     return all && *ret_n >= c->view.world.min_nodes && rdzv_roles_met(c, *ret_n);
@@ -70,6 +100,13 @@ void rdzv_change(struct er_rdzv *c, const struct rdzv_survey *s, enum er_reason 
     write_next(c, &w);
 }
 
+/* With how many workers a node goes on is fixed by its leaving; a newcomer has left before. */
+static bool has_other_slots(const struct er_rdzv *c, const struct er_view_node *n)
+{
+    return n->member.slots != n->plan_slots && !er_bug(SLOTS_MOVE) &&
+           (!er_view_alive_member(&c->view, n) || n->member.left >= c->view.world.last_sealed);
+}
+
 /* The plan is mine, rests on `world` as it is, and nobody in it is gone or leaving. */
 static bool holds(const struct er_rdzv *c)
 {
@@ -85,7 +122,7 @@ static bool holds(const struct er_rdzv *c)
         if (n->plan_generation != w->next)
             continue;
         if (!n->present || n->member.incarnation != n->plan_incarnation || er_view_leaving(n) ||
-            n->member.left >= w->next)
+            (n->aside && !w->next_go) || n->member.left >= w->next || has_other_slots(c, n))
             return false;
         found++;
     }
@@ -104,6 +141,78 @@ static void count_open(const struct er_rdzv *c, uint32_t *ret_preparing, uint32_
 
         *ret_running += member && n->member.left < w->last_sealed;
         *ret_preparing += !member && n->plan_generation == w->next && n->member.prepared != w->next;
+    }
+}
+
+bool rdzv_left_as_planned(const struct er_rdzv *c)
+{
+    const struct er_job_record *w = &c->view.world;
+
+    if (!w->next_go || !holds(c))
+        return false;
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+
+        if (n->traits >> ER_TRAIT_DEPARTED & 1 && n->plan_generation == w->next)
+            return false;
+    }
+    return true;
+}
+
+/* A newcomer that is in the plan, and not up. */
+static bool is_awaited(const struct er_rdzv *c, const struct er_view_node *n)
+{
+    uint64_t next = c->view.world.next;
+
+    return n->present && n->plan_generation == next && !er_view_alive_member(&c->view, n) &&
+           n->member.incarnation == n->plan_incarnation && n->member.prepared != next;
+}
+
+/* Whose workers have failed ahead of the change rests, and is set aside when it does so again. */
+static void blame_unfit(struct er_rdzv *c)
+{
+    for (size_t i = 0; i < c->view.n; i++) {
+        struct er_view_node *n = &c->view.nodes[i];
+
+        if (!is_awaited(c, n) || n->member.left < c->view.world.next)
+            continue;
+        n->unfit++;
+        n->unfit_us = c->now_us;
+        if (n->unfit >= UNFIT_MAX)
+            rdzv_set_aside(c, n, "its workers keep failing before they can join");
+    }
+}
+
+static uint64_t full_time(const struct er_rdzv *c)
+{
+    uint64_t most = c->opts.join_timeout_us;
+
+    return c->opts.prepare_us && c->opts.prepare_us < most ? c->opts.prepare_us : most;
+}
+
+/* Newcomers have less time where a member waits to leave. */
+static uint64_t prepare_time(const struct er_rdzv *c)
+{
+    uint64_t time = full_time(c), half = c->opts.resize_grace_us / 2;
+
+    return er_reason_leaves(c->view.world.next_reason) && half < time ? half : time;
+}
+
+/* The change goes on without those that take too long; who had all the time there is, is set aside.
+ */
+static void expel_late(struct er_rdzv *c)
+{
+    bool whole = prepare_time(c) == full_time(c);
+
+    for (size_t i = 0; i < c->view.n; i++) {
+        struct er_view_node *n = &c->view.nodes[i];
+
+        if (!is_awaited(c, n))
+            continue;
+        n->unfit += whole || !n->unfit;
+        n->unfit_us = c->now_us;
+        if (whole)
+            rdzv_set_aside(c, n, "its workers did not come up in time");
     }
 }
 
@@ -146,6 +255,7 @@ static void seal_next(struct er_rdzv *c)
     rdzv_common_protocol(c, &w);
     rdzv_clear_next(&w);
     c->plan.world_rev = c->view.world_rev;
+    rdzv_note_leavers(c);
     rdzv_send_seal(c, &w);
 }
 
@@ -164,6 +274,7 @@ void rdzv_follow_ahead(struct er_rdzv *c, const struct rdzv_survey *s)
     uint32_t preparing, running;
 
     if (!holds(c) || s->ok) {
+        blame_unfit(c);
         never_mind(c);
         return;
     }
@@ -184,7 +295,8 @@ void rdzv_follow_ahead(struct er_rdzv *c, const struct rdzv_survey *s)
             never_mind(c);
     } else if (!preparing) {
         go(c);
-    } else if (rdzv_due(c, er_deadline_in(since, c->opts.join_timeout_us))) {
+    } else if (rdzv_due(c, er_deadline_in(since, prepare_time(c)))) {
+        expel_late(c);
         never_mind(c);
     }
 }

@@ -62,6 +62,12 @@ void rdzv_aside_done(struct er_rdzv *c, bool succeeded)
     c->aside.granted = false;
 }
 
+void rdzv_set_aside(struct er_rdzv *c, const struct er_view_node *n, const char *why)
+{
+    if (!c->aside.lease && c->opts.strike_cooldown_us && !n->aside && !n->no_aside)
+        begin_aside(c, n->id, why, c->opts.strike_cooldown_us, "");
+}
+
 /* Another node could take its place: nobody is set aside below the minimum. */
 static bool can_spare(const struct er_rdzv *c, const struct rdzv_survey *s,
                       const struct er_view_node *n)
@@ -79,6 +85,20 @@ static bool third_strike(const struct er_rdzv *c, const struct er_view_node *n,
                           : 0;
 
     return c->opts.strike_max && rdzv_struck(c, n, j) && before + 1 >= c->opts.strike_max;
+}
+
+/* The node of the cause has failed so often that the job tries without it first. */
+bool rdzv_blames_node(const struct er_rdzv *c, const struct rdzv_judgement *j)
+{
+    const struct er_view_node *n = er_view_find(&c->view, j->cause.node_id);
+    struct rdzv_survey s;
+
+    rdzv_survey(&c->view, &s);
+    if (!n || !c->opts.strike_cooldown_us)
+        return false;
+    if (n->aside)
+        return s.ready >= c->view.world.min_nodes;
+    return third_strike(c, n, j) && can_spare(c, &s, n);
 }
 
 /* Before a plan is made: is a node to be set aside, or just being? */
@@ -148,7 +168,19 @@ static void note_drain(struct er_rdzv *c)
         n->assign.prev_rank = -1;
     n->has_assign = true;
     n->assign.drain = c->drain.incarnation;
+    n->assign.drain_code = c->drain.code;
+    n->assign.drain_us = c->drain.time_us;
     er_view_changed(&c->view, n);
+}
+
+/* An agent of an earlier release could not read a verdict with a deadline. */
+static bool all_know_deadlines(const struct er_rdzv *c)
+{
+    for (size_t i = 0; i < c->view.n; i++) {
+        if (c->view.nodes[i].present && c->view.nodes[i].member.protocol < ER_PROTOCOL_DEADLINE)
+            return false;
+    }
+    return true;
 }
 
 /* One request at a time; it is gone from the view once it was acted on. */
@@ -173,8 +205,8 @@ void rdzv_requests(struct er_rdzv *c)
     rdzv_note_request(c, &r->ctl);
     switch (r->ctl.kind) {
     case ER_ASK_STOP:
-        rdzv_write_verdict(c, ER_WORLD_FAILED, EXIT_CANCELED, true, NULL,
-                           r->ctl.reason[0] ? r->ctl.reason : "stopped by request");
+        rdzv_write_stop(c, EXIT_CANCELED, all_know_deadlines(c) ? r->ctl.deadline_us : 0,
+                        r->ctl.reason[0] ? r->ctl.reason : "stopped by request");
         break;
     case ER_ASK_DRAIN:
         act_drain(c, r);

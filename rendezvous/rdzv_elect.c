@@ -35,7 +35,7 @@ void rdzv_depose(struct er_rdzv *c)
 
 /* By incarnation and lease, not by nonce: of two elections with unknown outcomes the older one may
  * be the one that landed. */
-static bool leader_key_mine(const struct er_rdzv *c)
+bool rdzv_leader_key_mine(const struct er_rdzv *c)
 {
     return c->k_leader.present && c->leader.incarnation == c->opts.incarnation &&
            c->k_leader.lease == c->lease;
@@ -60,7 +60,7 @@ void rdzv_compete(struct er_rdzv *c)
 {
     if (c->state != ER_RDZV_IN || c->leaving || !c->k_world.present || rdzv_terminal(&c->world))
         return;
-    if (leader_key_mine(c)) {
+    if (rdzv_leader_key_mine(c)) {
         begin(c);
         return;
     }

@@ -44,7 +44,7 @@ static bool enough(struct er_rdzv *c, const struct rdzv_survey *s)
         return true;
     }
     c->min_met_us = 0;
-    if (c->opts.below_min_stop && c->view.world.reason == ER_REASON_DRAINED) {
+    if (c->opts.below_min_stop && er_reason_leaves(c->view.world.reason)) {
         rdzv_write_verdict(c, ER_WORLD_FAILED, EXIT_TEMPFAIL, true, NULL,
                            "a planned leave left fewer nodes than the minimum");
         return false;
@@ -132,6 +132,7 @@ void rdzv_plan(struct er_rdzv *c, size_t n, uint64_t generation, uint32_t max)
         node->plan_first = c->scratch[i].first_rank;
         node->plan_role_first = c->scratch[i].role_first;
         node->plan_role_size = c->scratch[i].role_size;
+        node->plan_slots = c->scratch[i].slots;
         node->plan_sent = false;
     }
     first = &v->nodes[c->scratch[0].tag];
@@ -291,7 +292,8 @@ static bool plan_holds(struct er_rdzv *c)
         if (node->plan_generation != c->plan.generation)
             continue;
         if (!node->present || node->member.incarnation != node->plan_incarnation ||
-            er_view_leaving(node) || (!er_view_ready(&c->view, node) && !er_bug(SEAL_UNREADY)))
+            node->member.slots != node->plan_slots || er_view_leaving(node) ||
+            (!er_view_ready(&c->view, node) && !er_bug(SEAL_UNREADY)))
             return false;
         n++;
     }
@@ -338,6 +340,11 @@ static void seal(struct er_rdzv *c)
         rdzv_budget_add(&w);
     w.uncounted_row = j.uncounted ? w.uncounted_row + 1 : j.charge ? 0 : w.uncounted_row;
     w.early_row = (j.charge || j.uncounted) && j.early ? w.early_row + 1 : 0;
+    w.poison = j.poison;
+    if (j.skip) {
+        rdzv_skips_add(&w.skips, j.skip);
+        rdzv_note_skip(c, j.skip);
+    }
     w.phase = ER_WORLD_SEALED;
     w.spec = c->plan.spec;
     w.reason = j.reason;

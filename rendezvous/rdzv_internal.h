@@ -1,8 +1,8 @@
 #pragma once
 /* Shared by the files of the core: rdzv.c (events, states), rdzv_node.c (this node's part),
- * rdzv_elect.c (who leads), rdzv_lead.c (the leader's part), rdzv_form.c (plans and seals),
- * rdzv_ctl.c (requests, nodes set aside, clean-up), rdzv_judge.c (cause and budget), rdzv_txn.c and
- * rdzv_txn_lead.c (transactions), rdzv_note.c (notes). */
+ * rdzv_workers.c (its workers), rdzv_elect.c (who leads), rdzv_lead.c (the leader's part),
+ * rdzv_form.c (plans and seals), rdzv_ctl.c (requests, nodes set aside, clean-up), rdzv_judge.c
+ * (cause and budget), rdzv_txn.c and rdzv_txn_lead.c (transactions), rdzv_note.c (notes). */
 #include "base/clock.h"
 #include "rendezvous/planted.h"
 #include "rendezvous/rdzv.h"
@@ -24,9 +24,19 @@ void rdzv_node_decide(struct er_rdzv *c);
 void rdzv_node_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply);
 /* End this node's part with a reason of its own. */
 void rdzv_leave(struct er_rdzv *c, int exit_code, const char *reason, uint64_t until_us);
+/* Nodes may have another number of workers in each generation: all members know of that. */
+bool rdzv_slots_vary(const struct er_rdzv *c);
+/* It has ended, and this agent does not begin another run of it. */
+bool rdzv_job_over(const struct er_rdzv *c);
+
+/* rdzv_workers.c */
+void rdzv_workers_decide(struct er_rdzv *c);
+void rdzv_stop_workers(struct er_rdzv *c);
 
 /* rdzv_elect.c */
 void rdzv_compete(struct er_rdzv *c);
+/* The leader's key is this agent's, under its lease. */
+bool rdzv_leader_key_mine(const struct er_rdzv *c);
 bool rdzv_deposed(const struct er_rdzv *c);
 void rdzv_depose(struct er_rdzv *c);
 /* Offers leadership to another node, once; true: nothing (more) to be done. */
@@ -52,6 +62,8 @@ void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost);
 void rdzv_clear_next(struct er_job_record *w);
 void rdzv_write_verdict(struct er_rdzv *c, enum er_job_record_phase phase, int exit_code,
                         bool stopped, const struct er_cause *cause, const char *why);
+/* By request: the workers have `time_us` to save and end; 0: none. */
+void rdzv_write_stop(struct er_rdzv *c, int exit_code, uint64_t time_us, const char *why);
 void rdzv_lead_decide(struct er_rdzv *c);
 /* `reply` NULL: none came. */
 void rdzv_lead_reply(struct er_rdzv *c, enum er_rdzv_txn kind, const struct er_store_reply *reply);
@@ -67,15 +79,23 @@ void rdzv_note_forming(struct er_rdzv *c);
 void rdzv_note_sealed(struct er_rdzv *c);
 void rdzv_note_denied(struct er_rdzv *c);
 void rdzv_note_losses(struct er_rdzv *c);
+/* Members of the generation are to leave it for a change that nobody's failure made. */
+bool rdzv_changes(const struct er_job_record *w);
+void rdzv_note_resize(struct er_rdzv *c);
+void rdzv_note_skip(struct er_rdzv *c, uint64_t step);
 void rdzv_note_leaver(struct er_rdzv *c, const struct er_view_node *node);
+/* The same for all that a planned change leaves out because they go. */
+void rdzv_note_leavers(struct er_rdzv *c);
 
 /* rdzv_judge.c */
 struct rdzv_judgement {
     enum er_reason reason;
     bool has_cause, charge, uncounted, early, fail;
     struct er_cause cause;
-    int exit_code;     /* fail */
-    char verdict[256]; /* fail */
+    int exit_code;           /* fail */
+    char verdict[256];       /* fail */
+    struct er_poison poison; /* as it is after that */
+    uint64_t skip;           /* step that is left out from now on; 0: none */
 };
 /* Why the last sealed generation ended and what that costs. Final when every member of it has left
  * or is lost. */
@@ -86,6 +106,13 @@ uint32_t rdzv_budget_used(const struct er_rdzv *c);
 void rdzv_budget_advance(const struct er_rdzv *c, struct er_job_record *w);
 void rdzv_budget_add(struct er_job_record *w);
 uint64_t rdzv_backoff(const struct er_rdzv *c, uint32_t early_row);
+
+/* rdzv_poison.c */
+/* A failure in `step`: it, and those before it that came to nothing, as they count from now on.
+ * Returns how often it has failed. */
+uint32_t rdzv_poison_add(struct er_poison *p, uint64_t step);
+bool rdzv_skips_has(const struct er_skips *s, uint64_t step);
+void rdzv_skips_add(struct er_skips *s, uint64_t step);
 
 /* rdzv_form.c */
 void rdzv_form(struct er_rdzv *c);
@@ -99,6 +126,11 @@ void rdzv_common_protocol(const struct er_rdzv *c, struct er_job_record *w);
 /* rdzv_ahead.c */
 /* Changes the generation for this reason: planned ahead where every node can, else at once. */
 void rdzv_change(struct er_rdzv *c, const struct rdzv_survey *s, enum er_reason reason);
+/* Whoever is gone was to leave in the planned change that is under way: the others may not be
+ * through yet. */
+bool rdzv_left_as_planned(const struct er_rdzv *c);
+/* Some newcomer may be tried. */
+bool rdzv_newcomer_due(struct er_rdzv *c);
 void rdzv_follow_ahead(struct er_rdzv *c, const struct rdzv_survey *s);
 
 /* rdzv_role.c: for jobs whose roles have bounds. */
@@ -114,6 +146,9 @@ bool rdzv_room_for_newcomer(const struct er_rdzv *c);
 /* rdzv_ctl.c */
 bool rdzv_struck(const struct er_rdzv *c, const struct er_view_node *n,
                  const struct rdzv_judgement *j);
+/* `n` is kept out from now on, as far as that can be: one at a time. */
+void rdzv_set_aside(struct er_rdzv *c, const struct er_view_node *n, const char *why);
+bool rdzv_blames_node(const struct er_rdzv *c, const struct rdzv_judgement *j);
 bool rdzv_aside_due(struct er_rdzv *c, const struct rdzv_survey *s, const struct rdzv_judgement *j);
 void rdzv_aside_lease(struct er_rdzv *c, int rc);
 void rdzv_aside_done(struct er_rdzv *c, bool succeeded);

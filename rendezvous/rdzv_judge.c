@@ -6,8 +6,9 @@
  * only, when every member has left or is lost: a dead node makes its peers' workers fail first, and
  * a victim is never the cause. */
 
-#define HUNG_CODE 124 /* as timeout(1) */
-#define OOM_CODE  137 /* SIGKILL */
+#define POISON_CODE 93  /* restarting cannot help */
+#define HUNG_CODE   124 /* as timeout(1) */
+#define OOM_CODE    137 /* SIGKILL */
 
 static uint64_t elapsed(const struct er_rdzv *c)
 {
@@ -137,6 +138,38 @@ static void say_spent(const struct er_rdzv *c, uint32_t used, struct er_text *t)
     er_text_add(t, ")");
 }
 
+static void say_poison(const struct er_cause *cause, uint32_t failures, struct er_text *t)
+{
+    er_text_add(t, "step ");
+    er_text_u64(t, cause->in_step);
+    er_text_add(t, " has failed ");
+    er_text_u64(t, failures);
+    er_text_add(t, failures == 1 ? " time (restart.poison_step)" : " times (restart.poison_step)");
+}
+
+/* What fails in the same step again and again would do so for ever. Where it was always the same
+ * node, and others are enough, they try first. */
+static void judge_step(const struct er_rdzv *c, struct rdzv_judgement *j, struct er_text *why)
+{
+    const struct er_skips *skips = &c->view.world.skips;
+    uint64_t step = j->cause.in_step;
+    uint32_t failures;
+
+    if (!step || !c->opts.poison_max)
+        return;
+    failures = rdzv_poison_add(&j->poison, step);
+    if (failures < c->opts.poison_max || rdzv_blames_node(c, j))
+        return;
+    if (c->opts.poison_skip && skips->n < ER_SKIPS_MAX && !rdzv_skips_has(skips, step)) {
+        j->skip = step;
+        j->poison.steps[0].failures = 0;
+        return;
+    }
+    j->fail = true;
+    j->exit_code = POISON_CODE;
+    say_poison(&j->cause, failures, why);
+}
+
 static void judge_failure(const struct er_rdzv *c, const struct er_cause *cause,
                           struct rdzv_judgement *j)
 {
@@ -152,13 +185,16 @@ static void judge_failure(const struct er_rdzv *c, const struct er_cause *cause,
     if (cause->fatal) {
         j->fail = true;
         say_fatal(cause, &why);
-    } else if (j->charge && c->opts.restart_max != UINT32_MAX && used >= c->opts.restart_max) {
+    } else {
+        judge_step(c, j, &why);
+    }
+    if (!j->fail && j->charge && c->opts.restart_max != UINT32_MAX && used >= c->opts.restart_max) {
         j->fail = true;
         say_spent(c, used, &why);
     }
     if (j->fail) {
         j->charge = false;
-        j->exit_code = exit_code_of(cause);
+        j->exit_code = j->exit_code ? j->exit_code : exit_code_of(cause);
     }
 }
 
@@ -195,6 +231,7 @@ void rdzv_judge(const struct er_rdzv *c, struct rdzv_judgement *ret)
 
     memset(ret, 0, sizeof(*ret));
     ret->reason = v->world.reason;
+    ret->poison = v->world.poison;
     if (v->world.last_sealed == 0)
         return;
     for (size_t i = 0; i < v->n && !lost; i++) {
@@ -210,7 +247,7 @@ void rdzv_judge(const struct er_rdzv *c, struct rdzv_judgement *ret)
     else if (lost)
         judge_loss(v, lost, ret);
     else if (departed)
-        ret->reason = ER_REASON_DRAINED;
+        ret->reason = er_reason_leaves(v->world.reason) ? v->world.reason : ER_REASON_DRAINED;
     else if (er_view_failed(v))
         judge_failure(c, er_view_failed(v), ret);
 }

@@ -83,11 +83,12 @@ void rdzv_lead_ready(struct er_rdzv *c)
         if (!c->view.nodes[i].present)
             c->view.nodes[i].gone_us = c->now_us;
     }
-    c->forming_us = c->min_met_us = c->settled_us = c->first_ok_us = 0;
+    c->forming_us = c->min_met_us = c->settled_us = c->first_ok_us = c->more_us = 0;
     c->sealed_us = c->now_us;
     c->sealed_noted = c->view.world.phase == ER_WORLD_SEALED ? c->view.world.generation : 0;
     c->restarts_noted = c->view.world.restarts;
     c->forming_noted = c->view.world.phase == ER_WORLD_FORMING && c->view.world.last_sealed;
+    c->resize_noted = rdzv_changes(&c->view.world) ? c->view.world.last_sealed : 0;
     c->clean = false;
     c->cleaned = 0;
     rdzv_set_lead(c, ER_LEAD_REST);
@@ -98,6 +99,8 @@ static void follow_world(struct er_rdzv *c)
 {
     const struct er_job_record *w = &c->view.world;
 
+    if (rdzv_changes(w) && c->resize_noted != w->last_sealed)
+        rdzv_note_resize(c);
     if (w->phase == ER_WORLD_FORMING) {
         if (!c->forming_us)
             c->forming_us = c->now_us;
@@ -135,6 +138,18 @@ uint64_t rdzv_next_number(const struct er_rdzv *c)
     return (top > c->opts.first_generation ? top : c->opts.first_generation) + 1;
 }
 
+/* One of the members that leave, or have left, was preempted. */
+static enum er_reason leave_reason(const struct er_rdzv *c)
+{
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+
+        if (n->traits & (1u << ER_TRAIT_DRAINING | 1u << ER_TRAIT_DEPARTED) && n->member.preempted)
+            return ER_REASON_PREEMPTED;
+    }
+    return ER_REASON_DRAINED;
+}
+
 /* A successor of this leader must not take who leaves now for lost. */
 static void name_leaver(struct er_rdzv *c, struct er_job_record *w)
 {
@@ -163,11 +178,14 @@ void rdzv_clear_next(struct er_job_record *w)
 
 /* Long enough to stop workers, and for a dead node to be missed: its lease may be extended once, by
  * a change of the store's leader. */
-static uint64_t ready_time(const struct er_rdzv *c)
+static uint64_t ready_time(const struct er_rdzv *c, bool saves)
 {
     uint64_t missed = er_deadline_in(2 * c->opts.lease_ttl_us, c->opts.death_grace_us);
 
-    return er_deadline_in(c->opts.stop_grace_us, missed > READY_EXTRA_US ? missed : READY_EXTRA_US);
+    missed = missed > READY_EXTRA_US ? missed : READY_EXTRA_US;
+    if (saves) /* nothing is wrong: workers may bring their state to safety first */
+        missed = er_deadline_in(missed, c->opts.resize_grace_us);
+    return er_deadline_in(c->opts.stop_grace_us, missed);
 }
 
 void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
@@ -184,22 +202,20 @@ void rdzv_end_generation(struct er_rdzv *c, enum er_reason reason, bool lost)
     memset(&w.cause, 0, sizeof(w.cause));
     if (failed)
         w.cause = *failed;
-    else if (reason == ER_REASON_DRAINED)
+    else if (er_reason_leaves(reason))
         name_leaver(c, &w);
-    w.ready_us = ready_time(c);
+    w.ready_us = ready_time(c, rdzv_changes(&w));
     rdzv_budget_advance(c, &w);
     if (lost)
         rdzv_note_losses(c);
     rdzv_send_world(c, ER_TXN_END, &w, lost, NULL);
 }
 
-void rdzv_write_verdict(struct er_rdzv *c, enum er_job_record_phase phase, int exit_code,
-                        bool stopped, const struct er_cause *cause, const char *why)
+static void write_end(struct er_rdzv *c, struct er_job_record w, int exit_code, bool stopped,
+                      const struct er_cause *cause, const char *why)
 {
-    struct er_job_record w = c->view.world;
     struct er_text t = {w.verdict, sizeof(w.verdict), 0};
 
-    w.phase = phase;
     rdzv_clear_next(&w);
     w.exit_code = exit_code;
     w.stopped = stopped;
@@ -211,6 +227,25 @@ void rdzv_write_verdict(struct er_rdzv *c, enum er_job_record_phase phase, int e
     er_text_add(&t, why);
     rdzv_budget_advance(c, &w);
     rdzv_send_verdict(c, &w);
+}
+
+void rdzv_write_verdict(struct er_rdzv *c, enum er_job_record_phase phase, int exit_code,
+                        bool stopped, const struct er_cause *cause, const char *why)
+{
+    struct er_job_record w = c->view.world;
+
+    w.phase = phase;
+    w.stop_us = 0;
+    write_end(c, w, exit_code, stopped, cause, why);
+}
+
+void rdzv_write_stop(struct er_rdzv *c, int exit_code, uint64_t time_us, const char *why)
+{
+    struct er_job_record w = c->view.world;
+
+    w.phase = ER_WORLD_FAILED;
+    w.stop_us = time_us;
+    write_end(c, w, exit_code, true, NULL, why);
 }
 
 static void blame_first_silent(const struct er_rdzv *c, struct er_cause *cause)
@@ -254,8 +289,31 @@ static void consider_growing(struct er_rdzv *c, const struct rdzv_survey *s)
 
     if (c->scaled)
         rdzv_change(c, s, ER_REASON_SCALED);
-    else if (rdzv_due(c, settled > allowed ? settled : allowed))
+    else if (rdzv_due(c, settled > allowed ? settled : allowed) && rdzv_newcomer_due(c))
         rdzv_change(c, s, ER_REASON_NODE_JOINED);
+}
+
+/* All members are there, and together they have more workers than the generation. */
+static bool has_more(struct er_rdzv *c)
+{
+    const struct er_view *v = &c->view;
+    bool more = v->staying == v->world.nnodes && v->offered > v->world.world_size;
+
+    if (!more)
+        c->more_us = 0;
+    else if (!c->more_us)
+        c->more_us = c->now_us;
+    return more;
+}
+
+/* What comes back to a node that had it is no growth to be put off: a moment for others that may
+ * come back as well is all. */
+static void consider_larger(struct er_rdzv *c, const struct rdzv_survey *s)
+{
+    if (has_more(c) && rdzv_due(c, er_deadline_in(rdzv_counted_from(c, c->more_us), c->settle_us)))
+        rdzv_change(c, s, ER_REASON_NODE_JOINED);
+    else if (s->newcomers && s->members < c->view.world.max_nodes && rdzv_room_for_newcomer(c))
+        consider_growing(c, s);
 }
 
 /* Members that a leader ends the generation for, though nothing went wrong. */
@@ -279,21 +337,20 @@ static void watch_generation(struct er_rdzv *c)
             false);
     else if (s.reborn || (s.absent && rdzv_due(c, rdzv_lost_at(c, &s))))
         rdzv_end_generation(c, ER_REASON_NODE_LOST, true);
-    else if (s.departed)
-        rdzv_end_generation(c, ER_REASON_DRAINED, !s.absent);
-    else if (s.quit) /* its agent gave up without a word about why */
-        rdzv_end_generation(c, ER_REASON_NODE_LOST, false);
+    else if (s.departed && !rdzv_left_as_planned(c))
+        rdzv_end_generation(c, leave_reason(c), !s.absent);
+    else if (s.quit) /* its workers lost their peers, and nobody has been lost, so far */
+        rdzv_end_generation(c, ER_REASON_CONNECTIONS_LOST, false);
     else if (c->view.world.next)
         rdzv_follow_ahead(c, &s);
     else if (s.draining)
-        rdzv_change(c, &s, ER_REASON_DRAINED);
+        rdzv_change(c, &s, leave_reason(c));
     else if (s.ok)
         wait_for_rest(c);
     else if (too_many(c, &s))
         rdzv_change(c, &s, s.aside_members ? ER_REASON_DRAINED : ER_REASON_SCALED);
-    else if (s.newcomers && !s.absent && s.members < c->view.world.max_nodes &&
-             rdzv_room_for_newcomer(c))
-        consider_growing(c, &s);
+    else if (!s.absent)
+        consider_larger(c, &s);
 }
 
 /* ---- deciding ---- */

@@ -55,7 +55,10 @@ void er_rdzv_look(const struct er_rdzv *core, struct er_look *ret)
         .leads = core->lead == ER_LEAD_REST || core->lead == ER_LEAD_ASSIGNING ||
                  core->lead == ER_LEAD_SEALING,
         .leader = core->k_leader.present ? core->leader.node_id : "",
+        .aside = "", /* the driver's */
         .generation = w->last_sealed,
+        .members_leave =
+            w->next && (er_reason_leaves(w->next_reason) || w->next_nnodes < w->nnodes),
         .min = core->k_world.present ? w->min_nodes : core->opts.min_nodes,
         .max = core->k_world.present ? w->max_nodes : core->opts.max_nodes,
         .nnodes = w->nnodes,
@@ -63,6 +66,8 @@ void er_rdzv_look(const struct er_rdzv *core, struct er_look *ret)
         .lease = core->lease_held ? core->lease : 0,
         .spec_is_next =
             core->k_world.present && core->registered_once && w->spec != core->spec_hash,
+        .protocol = core->k_world.present ? w->protocol_low : 0,
+        .deadline_us = core->deadline_us,
         .run_is_new = core->k_world.present && strcmp(core->first_run, w->run) != 0,
     };
     if (!core->registered_once)
@@ -79,7 +84,6 @@ size_t er_rdzv_look_nodes(const struct er_rdzv *core, struct er_node_look *list,
         return 0;
     for (size_t i = 0; i < core->view.n; i++) {
         const struct er_view_node *v = &core->view.nodes[i];
-        bool member = er_view_alive_member(&core->view, v);
 
         if (!v->present && er_view_member_rank(&core->view, v, NULL) < 0)
             continue; /* it has gone, and nothing hangs on it */
@@ -88,12 +92,7 @@ size_t er_rdzv_look_nodes(const struct er_rdzv *core, struct er_node_look *list,
                 .id = v->id,
                 .host = v->member.host,
                 .address = v->member.address,
-                .state = !v->present                                 ? "gone"
-                         : er_view_leaving(v)                        ? "leaving"
-                         : v->aside                                  ? "set_aside"
-                         : member                                    ? "member"
-                         : core->view.world.phase == ER_WORLD_SEALED ? "spare"
-                                                                     : "waiting",
+                .state = er_view_state_name(&core->view, v),
                 .slots = v->member.slots,
                 .node_rank = er_view_member_rank(&core->view, v, NULL),
             };

@@ -2,9 +2,10 @@
 
 #include <string.h>
 
+#include "base/exit_codes.h"
 #include "rendezvous/spec_text.h"
 
-/* This node's part: being registered, running what it was assigned, saying how it went, leaving. */
+/* This node's part: being registered, saying how its workers did, leaving. */
 
 #define DEREGISTER_US 5000000ull /* for the goodbye; the lease ends by itself after that */
 #define REVOKE_US     2000000ull
@@ -12,11 +13,8 @@
 #define RUN_RETRY_US                                                                               \
     100000ull /* doubled up to 6.4 s: a thousand agents may wait for the last old one */
 #define RUN_RETRY_SHIFTS 6
-#define ASSIGN_LAG_US                                                                              \
-    500000ull              /* an assignment that was written before the word to go shows by then */
-#define KILL_US 1000000ull /* from the end of the stop grace to the last worker's end */
-
-enum { CODE_UNAVAILABLE = 69, CODE_TEMPFAIL = 75, CODE_PROTOCOL = 76, CODE_CONFIG = 78 };
+#define SILENCE_US       1000000ull /* of a store that is taken to be out of reach */
+#define KILL_US          1000000ull /* from the end of the stop grace to the last worker's end */
 
 /* This agent may begin a new run of the job, and nobody has since it started. */
 static bool may_begin_run(const struct er_rdzv *c)
@@ -25,7 +23,7 @@ static bool may_begin_run(const struct er_rdzv *c)
            strcmp(c->first_run, c->world.run) == 0;
 }
 
-static bool job_over(const struct er_rdzv *c)
+bool rdzv_job_over(const struct er_rdzv *c)
 {
     return c->k_world.present && rdzv_terminal(&c->world) && !may_begin_run(c);
 }
@@ -96,7 +94,7 @@ static void name_taken(struct er_rdzv *c)
     er_text_add(&t, c->opts.node_id);
     er_text_add(&t, "' is in use on host ");
     er_text_add(&t, c->node.host);
-    rdzv_leave(c, CODE_CONFIG, text, 0);
+    rdzv_leave(c, ER_CODE_CONFIG, text, 0);
 }
 
 static bool protocol_fits(const struct er_rdzv *c)
@@ -116,7 +114,7 @@ static void refuse_protocol(struct er_rdzv *c)
     er_text_u64(&t, c->world.protocol_high);
     er_text_add(&t, ", this agent ");
     er_text_u64(&t, ER_PROTOCOL);
-    rdzv_leave(c, CODE_PROTOCOL, text, 0);
+    rdzv_leave(c, ER_CODE_PROTOCOL, text, 0);
 }
 
 static bool registered(const struct er_rdzv *c)
@@ -170,214 +168,85 @@ static void join(struct er_rdzv *c)
 /* Out of the store's reach, or kept out, for too long at the beginning. */
 static void give_up_joining(struct er_rdzv *c)
 {
-    if (c->registered_once || c->leaving || job_over(c))
+    if (c->registered_once || c->leaving || rdzv_job_over(c))
         return;
     if (rdzv_due(c, er_deadline_in(c->begun_us, c->opts.join_timeout_us)))
-        rdzv_leave(c, CODE_UNAVAILABLE, "could not register in the store within join_timeout", 0);
+        rdzv_leave(c, ER_CODE_UNAVAILABLE, "could not register in the store within join_timeout",
+                   0);
 }
 
-/* ---- workers ---- */
-
-static bool superseded(const struct er_rdzv *c)
+/* When workers that are not to outlive the lease are told to stop. Keep-alives alone renew it, and
+ * the next one is on its way as long as the store answers anything. */
+static uint64_t stop_at(const struct er_rdzv *c)
 {
-    const struct er_job_record *w = &c->world;
+    uint64_t stop_us = c->opts.stop_grace_us + 2 * KILL_US;
+    uint64_t silent_us = er_deadline_in(c->heard_us, SILENCE_US), at;
 
-    if (!c->k_world.present)
-        return false;
-    if (c->preparing && w->next != c->run_generation &&
-        !(w->phase == ER_WORLD_SEALED && w->generation == c->run_generation))
-        return true;
-    /* A record made anew, in a store that has lost the old one: what runs is not of it. */
-    if (strcmp(w->run, c->assignment.run) != 0)
-        return true;
-    return rdzv_terminal(w) || w->generation > c->run_generation;
-}
-
-/* A planned change lets the workers of a leaving node go on till then. */
-static bool leaving_now(struct er_rdzv *c)
-{
-    return c->leaving && rdzv_due(c, c->leave_until_us);
-}
-
-static const char *stop_reason(const struct er_rdzv *c)
-{
-    if (job_over(c))
-        return c->world.phase == ER_WORLD_DONE ? "job succeeded" : "job failed";
-    if (superseded(c))
-        return er_reason_name(c->world.reason);
-    return c->leaving ? c->leave_reason : "the store is out of reach";
-}
-
-static void stop_workers(struct er_rdzv *c)
-{
-    struct er_rdzv_action *a = rdzv_act(c, ER_ACT_STOP);
-
-    if (er_bug(LEFT_WITHOUT_STOP))
-        c->left = c->run_generation;
-    a->generation = c->run_generation;
-    a->reason = stop_reason(c);
-    c->prepare_failed = false;
-    rdzv_set_run(c, ER_RUN_STOPPING);
-}
-
-static bool assigned(const struct er_rdzv *c)
-{
-    const struct er_assign *a = &c->assign;
-
-    return c->k_world.present && c->k_assign.present && c->world.phase == ER_WORLD_SEALED &&
-           ((a->generation == c->world.generation && a->nonce == c->world.nonce &&
-             a->incarnation == c->opts.incarnation) ||
-            (a->prev_generation == c->world.generation && a->prev_nonce == c->world.nonce &&
-             a->prev_incarnation == c->opts.incarnation) ||
-            (er_bug(INCARNATION_IGNORED) && a->generation == c->world.generation &&
-             a->nonce == c->world.nonce));
-}
-
-/* Assigned to a generation that is claimed, while another one is sealed. */
-static bool wanted_ahead(const struct er_rdzv *c)
-{
-    const struct er_job_record *w = &c->world;
-
-    return c->k_world.present && c->k_assign.present && w->phase == ER_WORLD_SEALED && w->next &&
-           c->assign.generation == w->next && c->assign.nonce == w->next_nonce &&
-           c->assign.incarnation == c->opts.incarnation;
-}
-
-/* What is claimed has no master yet: its port is chosen by the seal. */
-static void prepare_workers(struct er_rdzv *c)
-{
-    struct er_assignment *s = &c->assignment;
-    const struct er_job_record *w = &c->world;
-
-    memset(s, 0, sizeof(*s));
-    s->generation = w->next;
-    s->nonce = w->next_nonce;
-    memcpy(s->run, w->run, sizeof(s->run));
-    s->node_rank = c->assign.group_rank;
-    s->nnodes = (int)w->next_nnodes;
-    s->first_rank = c->assign.first_rank;
-    s->role_first = c->assign.role_first;
-    s->role_size = c->assign.role_size;
-    s->local_size = c->opts.slots;
-    s->world_size = (int)w->next_size;
-    s->restarts = w->restarts;
-    s->warm = w->next_warm;
-    s->reason = er_reason_name(w->next_reason);
-    c->run_generation = w->next;
-    c->run_nonce = w->next_nonce;
-    c->preparing = true;
-    c->prepare_failed = false;
-    rdzv_set_run(c, ER_RUN_UP);
-    rdzv_act(c, ER_ACT_PREPARE)->start = s;
-}
-
-static void start_workers(struct er_rdzv *c)
-{
-    struct er_assignment *s = &c->assignment;
-    const struct er_job_record *w = &c->world;
-    bool now = c->assign.generation == w->generation;
-
-    memset(s, 0, sizeof(*s));
-    s->generation = w->generation;
-    s->nonce = w->nonce;
-    memcpy(s->run, w->run, sizeof(s->run));
-    s->node_rank = now ? c->assign.group_rank : c->assign.prev_rank;
-    s->nnodes = (int)w->nnodes;
-    s->first_rank = now ? c->assign.first_rank : c->assign.prev_first;
-    s->role_first = now ? c->assign.role_first : c->assign.prev_role_first;
-    s->role_size = now ? c->assign.role_size : c->assign.prev_role_size;
-    s->local_size = c->opts.slots;
-    s->world_size = (int)w->world_size;
-    memcpy(s->master_addr, w->master_addr, sizeof(s->master_addr));
-    s->master_port = w->master_port;
-    s->restarts = w->restarts;
-    s->reason = er_reason_name(w->reason);
-    c->run_generation = w->generation;
-    c->run_nonce = w->nonce;
-    if (c->run == ER_RUN_IDLE)
-        rdzv_set_run(c, ER_RUN_UP);
-    c->preparing = false;
-    rdzv_act(c, ER_ACT_START)->start = s;
+    if (!c->lease_until_us)
+        return er_deadline_in(c->heard_us, c->opts.lease_ttl_us - stop_us);
+    at = c->lease_until_us > stop_us ? c->lease_until_us - stop_us : 0;
+    return at > silent_us ? at : silent_us;
 }
 
 /* The store is out of reach: when the workers must be told to stop, or the node gives up. */
 static void ride_decide(struct er_rdzv *c)
 {
-    uint64_t stop_us = c->opts.stop_grace_us + 2 * KILL_US;
-
-    if (c->opts.max_nodes == 1 || !c->registered_once || c->leaving || job_over(c))
+    if (c->opts.max_nodes == 1 || !c->registered_once || c->leaving || rdzv_job_over(c))
         return;
-    if (c->opts.store_loss_stop && c->run == ER_RUN_UP &&
-        rdzv_due(c, er_deadline_in(c->heard_us, c->opts.lease_ttl_us - stop_us)))
-        stop_workers(c);
+    if (c->opts.store_loss_stop && c->run == ER_RUN_UP && rdzv_due(c, stop_at(c)))
+        rdzv_stop_workers(c);
     if (c->opts.store_loss_limit_us &&
         rdzv_due(c, er_deadline_in(c->heard_us, c->opts.store_loss_limit_us)))
-        rdzv_leave(c, CODE_UNAVAILABLE, "the store was out of reach for store_loss.limit", 0);
-}
-
-/* The running workers are to leave for the next generation. Whether this node is in it shows in its
- * assignment, which was written before; the two are watched apart. */
-static void notice_workers(struct er_rdzv *c)
-{
-    const struct er_job_record *w = &c->world;
-    struct er_rdzv_action *a;
-
-    if (c->run != ER_RUN_UP || c->preparing || !w->next_go || w->next == c->noticed ||
-        w->generation != c->run_generation)
-        return;
-    if (c->go_for != w->next) {
-        c->go_for = w->next;
-        c->go_us = c->now_us;
-    }
-    if (!wanted_ahead(c) && !c->leaving && !rdzv_due(c, er_deadline_in(c->go_us, ASSIGN_LAG_US)))
-        return;
-    c->noticed = w->next;
-    a = rdzv_act(c, ER_ACT_NOTICE);
-    a->generation = w->next;
-    a->stays = wanted_ahead(c) && !c->leaving;
-}
-
-static void run_decide(struct er_rdzv *c)
-{
-    if (c->run == ER_RUN_UP && (superseded(c) || leaving_now(c) || c->prepare_failed))
-        stop_workers(c);
-    if (c->run == ER_RUN_IDLE && c->state == ER_RDZV_IN && !c->leaving && assigned(c) &&
-        ((c->world.generation > c->left && c->world.generation > c->run_generation) ||
-         er_bug(START_AGAIN)))
-        start_workers(c);
-    if (c->run == ER_RUN_UP && c->preparing && c->world.phase == ER_WORLD_SEALED &&
-        c->world.generation == c->run_generation && assigned(c))
-        start_workers(c);
-    if (c->run == ER_RUN_IDLE && c->state == ER_RDZV_IN && !c->leaving && c->planned &&
-        wanted_ahead(c) && c->world.next > c->left && c->world.next > c->run_generation &&
-        !assigned(c))
-        prepare_workers(c);
-    notice_workers(c);
-    /* Assigned or not, what was never started here is as good as left. */
-    if (c->run == ER_RUN_IDLE && c->k_world.present && c->world.phase == ER_WORLD_FORMING &&
-        c->world.last_sealed > c->left)
-        c->left = c->world.last_sealed;
+        rdzv_leave(c, ER_CODE_UNAVAILABLE, "the store was out of reach for store_loss.limit", 0);
 }
 
 /* ---- records ---- */
 
+bool rdzv_slots_vary(const struct er_rdzv *c)
+{
+    return c->k_world.present && c->world.protocol_low >= ER_PROTOCOL_SLOTS;
+}
+
+/* A wish for more is told while nobody plans, as far as is known here: what a plan rests on should
+ * not move under it. Idle, what the node said with `left` holds. */
+static void offer_slots(struct er_rdzv *c)
+{
+    const struct er_job_record *w = &c->world;
+
+    if (c->run == ER_RUN_UP && !c->preparing && w->phase == ER_WORLD_SEALED && !w->next &&
+        w->generation == c->run_generation && c->offer >= c->run_slots && rdzv_slots_vary(c))
+        c->slots = c->offer;
+}
+
+/* It was deleted, or its lease is gone and we weren't told yet. A lease that lives would go on
+ * holding the leader's key, and nobody would lead. */
+static void lose_record(struct er_rdzv *c)
+{
+    if (rdzv_leader_key_mine(c))
+        rdzv_act(c, ER_ACT_REVOKE)->lease.id = c->lease;
+    lose_lease(c);
+    rdzv_wake(c, c->now_us); /* for another one, before the grace is over */
+}
+
 static void in_decide(struct er_rdzv *c)
 {
-    if (!c->k_node.present) { /* deleted, or its lease is gone and we weren't told yet */
+    if (!c->k_node.present) {
         if (!er_bug(NO_REREGISTER))
-            lose_lease(c);
+            lose_record(c);
         return;
     }
     if (c->node.incarnation != c->opts.incarnation) {
-        rdzv_leave(c, CODE_TEMPFAIL, "another agent has taken over this node's name", 0);
+        rdzv_leave(c, ER_CODE_TEMPFAIL, "another agent has taken over this node's name", 0);
         return;
     }
+    offer_slots(c);
     if (!rdzv_lane_free(c, ER_LANE_OWN))
         return;
     if (c->result_due)
         rdzv_send_result(c);
-    else if (c->node.left != c->left || c->node.draining != c->leaving ||
-             c->node.planned != c->planned || c->node.prepared != c->prepared)
+    else if (c->node.left != c->left || c->node.slots != c->slots ||
+             c->node.draining != c->leaving || c->node.planned != c->planned ||
+             c->node.prepared != c->prepared || strcmp(c->node.address, c->opts.address) != 0)
         rdzv_send_left(c);
 }
 
@@ -390,7 +259,7 @@ static void build_verdict(struct er_rdzv *c)
 
     memset(v, 0, sizeof(*v));
     v->restarts = c->k_world.present ? w->restarts : 0;
-    if (!job_over(c)) {
+    if (!rdzv_job_over(c)) {
         v->kind = ER_VERDICT_STOPPED;
         v->exit_code = c->leave_code;
         memcpy(v->reason, c->leave_reason, sizeof(v->reason));
@@ -450,7 +319,7 @@ static bool said_goodbye(struct er_rdzv *c)
 static void end_decide(struct er_rdzv *c)
 {
     if (c->state != ER_RDZV_REVOKING && c->run == ER_RUN_IDLE &&
-        (job_over(c) || (c->leaving && said_goodbye(c))))
+        (rdzv_job_over(c) || (c->leaving && said_goodbye(c))))
         begin_revoke(c);
     if (c->state == ER_RDZV_REVOKING && (c->revoked || rdzv_due(c, c->revoke_us))) {
         rdzv_set_state(c, ER_RDZV_OVER);
@@ -466,9 +335,24 @@ static void watch_spec(struct er_rdzv *c)
         return;
     if (c->spec_seen && c->world.spec != c->spec_hash)
         rdzv_leave(
-            c, CODE_PROTOCOL,
+            c, ER_CODE_PROTOCOL,
             "the job goes on with another spec than this node's: start it again with that one", 0);
     c->spec_seen = c->world.spec;
+}
+
+/* The end of the time that was given belongs to the stop ladder: its grace, at most half of it. */
+static void heed_drain(struct er_rdzv *c)
+{
+    uint64_t time_us = c->assign.drain_us, ladder_us = c->opts.stop_grace_us;
+
+    if (time_us && !c->deadline_us)
+        c->deadline_us = er_deadline_in(c->now_us, time_us);
+    if (time_us)
+        time_us -= ladder_us < time_us / 2 ? ladder_us : time_us / 2;
+    else
+        time_us = c->opts.resize_grace_us;
+    rdzv_leave(c, c->assign.drain_code, "drained by request",
+               c->planned ? er_deadline_in(c->now_us, time_us) : 0);
 }
 
 void rdzv_node_decide(struct er_rdzv *c)
@@ -486,17 +370,16 @@ void rdzv_node_decide(struct er_rdzv *c)
         lose_lease(c);
     if (c->state == ER_RDZV_LEASING && c->lease_held)
         rdzv_set_state(c, ER_RDZV_JOINING);
-    if (c->state == ER_RDZV_LEASING && !c->leaving && !job_over(c))
+    if (c->state == ER_RDZV_LEASING && !c->leaving && !rdzv_job_over(c))
         ask_lease(c);
-    if (c->state == ER_RDZV_JOINING && !c->leaving && !job_over(c))
+    if (c->state == ER_RDZV_JOINING && !c->leaving && !rdzv_job_over(c))
         join(c);
     if (c->state == ER_RDZV_IN && c->k_assign.present && c->assign.drain == c->opts.incarnation)
-        rdzv_leave(c, 0, "drained by request",
-                   c->planned ? er_deadline_in(c->now_us, c->opts.resize_grace_us) : 0);
+        heed_drain(c);
     watch_spec(c);
-    run_decide(c);
+    rdzv_workers_decide(c);
     ride_decide(c);
-    if (c->state == ER_RDZV_IN && !job_over(c))
+    if (c->state == ER_RDZV_IN && !rdzv_job_over(c))
         in_decide(c);
     give_up_joining(c);
     end_decide(c);
@@ -507,6 +390,18 @@ static bool is_mine(const struct er_rdzv *c, const struct er_store_kv *kv)
     return kv->value.len == strlen(c->spec) && memcmp(kv->value.data, c->spec, kv->value.len) == 0;
 }
 
+/* This node's file was changed to what was set while the job runs: the job's spec is its own. */
+static bool adopt_spec(struct er_rdzv *c, const struct er_store_kv *kv)
+{
+    if (!kv || !c->k_overrides.present || kv->value.len > ER_SPEC_BYTES_MAX ||
+        !er_spec_agrees(c->spec, kv->value.data, kv->value.len, c->overrides.text))
+        return false;
+    memcpy(c->spec, kv->value.data, kv->value.len);
+    c->spec[kv->value.len] = 0;
+    c->spec_hash = er_spec_hash(c->spec);
+    return true;
+}
+
 /* The join was refused: which of the job's specs is this node's? With neither it leaves, or makes
  * its own the next one. */
 static void settle_spec(struct er_rdzv *c, const struct er_store_reply *reply)
@@ -515,14 +410,17 @@ static void settle_spec(struct er_rdzv *c, const struct er_store_reply *reply)
     char text[ER_REASON_MAX];
 
     c->join_next = !is_mine(c, now) && next && is_mine(c, next);
-    if (is_mine(c, now) || c->join_next)
+    if (is_mine(c, now) || c->join_next || adopt_spec(c, now))
+        return;
+    c->join_next = adopt_spec(c, next);
+    if (c->join_next)
         return;
     if (c->opts.update_spec && !c->respecced) {
         rdzv_send_respec(c, now->mod_rev, next ? next->mod_rev : 0);
         return;
     }
     er_spec_difference(c->spec, now->value.data, now->value.len, text, sizeof(text));
-    rdzv_leave(c, CODE_PROTOCOL, text, 0);
+    rdzv_leave(c, ER_CODE_PROTOCOL, text, 0);
 }
 
 /* Somebody was faster, as the answer says: the next attempt is another one. */

@@ -97,6 +97,11 @@ void rdzv_note_denied(struct er_rdzv *c)
     n->reason = c->world.verdict;
 }
 
+static const char *left_as(const struct er_view_node *node)
+{
+    return er_reason_name(node->member.preempted ? ER_REASON_PREEMPTED : ER_REASON_DRAINED);
+}
+
 void rdzv_note_losses(struct er_rdzv *c)
 {
     for (size_t i = 0; i < c->view.n; i++) {
@@ -112,9 +117,53 @@ void rdzv_note_losses(struct er_rdzv *c)
             return;
         n->node = node->id;
         n->address = node->member.address;
-        n->reason = departed ? "drained" : node->present ? "agent_died" : "lease_expired";
+        n->reason = departed ? left_as(node) : node->present ? "agent_died" : "lease_expired";
         n->duration_us = c->now_us - node->gone_us;
     }
+}
+
+bool rdzv_changes(const struct er_job_record *w)
+{
+    static const bool changes[ER_REASON_COUNT] = {[ER_REASON_NODE_JOINED] = true,
+                                                  [ER_REASON_DRAINED] = true,
+                                                  [ER_REASON_PREEMPTED] = true,
+                                                  [ER_REASON_SCALED] = true};
+
+    return w->last_sealed && ((w->phase == ER_WORLD_SEALED && w->next_go) ||
+                              (w->phase == ER_WORLD_FORMING && changes[w->reason]));
+}
+
+/* Ranks of the generation that forms, as far as can be told now: members go before newcomers. */
+static uint32_t foreseen(const struct er_view *v)
+{
+    uint32_t nodes = 0, ranks = 0;
+
+    for (unsigned trait = 0; trait < 2; trait++) {
+        for (size_t i = 0; i < v->n && nodes < v->world.max_nodes; i++) {
+            const struct er_view_node *n = &v->nodes[i];
+
+            if (!(n->traits >> ER_TRAIT_PRESENT & 1) ||
+                (n->traits >> ER_TRAIT_NEWCOMER & 1) != trait)
+                continue;
+            nodes++;
+            ranks += (uint32_t)n->member.slots;
+        }
+    }
+    return ranks;
+}
+
+void rdzv_note_resize(struct er_rdzv *c)
+{
+    const struct er_job_record *w = &c->view.world;
+    struct er_note *n = add_note(c, ER_NOTE_RESIZE);
+
+    c->resize_noted = w->last_sealed;
+    if (!n)
+        return;
+    n->reason = er_reason_name(w->next_go ? w->next_reason : w->reason);
+    n->world_size = w->world_size;
+    n->next_size = w->next_go ? w->next_size : foreseen(&c->view);
+    n->duration_us = w->next_go ? c->opts.resize_grace_us : w->ready_us;
 }
 
 void rdzv_note_aside(struct er_rdzv *c)
@@ -141,17 +190,45 @@ void rdzv_note_request(struct er_rdzv *c, const struct er_ask *ctl)
         return;
     n->reason = names[ctl->kind];
     n->node = ctl->node;
+    n->exit_code = ctl->code;
+    n->duration_us = ctl->deadline_us;
     n->min = ctl->min_nodes;
     n->max = ctl->max_nodes;
 }
 
-void rdzv_note_leaver(struct er_rdzv *c, const struct er_view_node *node)
+void rdzv_note_skip(struct er_rdzv *c, uint64_t step)
 {
-    struct er_note *n = node->present ? add_note(c, ER_NOTE_NODE_LEFT) : NULL;
+    struct er_note *n = add_note(c, ER_NOTE_STEP_SKIPPED);
+
+    if (!n)
+        return;
+    n->step = step;
+    n->used = c->opts.poison_max;
+}
+
+static void note_left(struct er_rdzv *c, const struct er_view_node *node)
+{
+    struct er_note *n = add_note(c, ER_NOTE_NODE_LEFT);
 
     if (!n)
         return;
     n->node = node->id;
     n->address = node->member.address;
-    n->reason = "drained";
+    n->reason = left_as(node);
+}
+
+void rdzv_note_leaver(struct er_rdzv *c, const struct er_view_node *node)
+{
+    if (node->present) /* the others are told of as lost members */
+        note_left(c, node);
+}
+
+void rdzv_note_leavers(struct er_rdzv *c)
+{
+    for (size_t i = 0; i < c->view.n; i++) {
+        const struct er_view_node *n = &c->view.nodes[i];
+
+        if (er_view_member_rank(&c->view, n, NULL) >= 0 && er_view_leaving(n))
+            note_left(c, n);
+    }
 }

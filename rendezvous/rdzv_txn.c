@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/exit_codes.h"
+
 /* The transactions of the protocol. Each builds into its lane's arrays and arena, which stay as
  * they are until the answer, so that the answer can be read by the operations that were sent. */
 
@@ -108,7 +110,7 @@ static void own_member(const struct er_rdzv *c, struct er_member *m)
     memcpy(m->address, c->opts.address, sizeof(m->address));
     memcpy(m->host, c->opts.host, sizeof(m->host));
     m->port = c->port;
-    m->slots = c->opts.slots;
+    m->slots = c->slots;
     m->preferred_rank = c->opts.preferred_rank;
     m->left = c->left;
     m->running = c->run == ER_RUN_IDLE ? 0 : c->run_generation;
@@ -118,6 +120,7 @@ static void own_member(const struct er_rdzv *c, struct er_member *m)
     m->prepared = c->prepared;
     m->role = c->opts.role;
     m->spec = c->spec_hash;
+    m->preempted = c->leaving && c->leave_code == ER_CODE_TEMPFAIL;
 }
 
 static void put_member(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_bytes key)
@@ -189,6 +192,13 @@ static void first_world(struct er_rdzv *c, struct er_job_record *w)
     w->spec = c->spec_hash;
 }
 
+/* They were of another run. */
+static void drop_overrides(struct er_rdzv *c, struct er_rdzv_lane *l)
+{
+    rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
+                                            .key = rdzv_txn_key_of(c, l, ER_KEY_OVERRIDES, 0, "")});
+}
+
 /* 2: first of all: writes spec and world as well; else joins what is there. Takes the leader's
  * place when it is free. 11 is the same: the record then says what runs. */
 void rdzv_send_join(struct er_rdzv *c)
@@ -214,6 +224,7 @@ void rdzv_send_join(struct er_rdzv *c)
         rdzv_txn_add_cmp(l, ER_CMP_CREATE, world, 0);
         rdzv_txn_add_put(l, spec, c->spec, strlen(c->spec), 0);
         rdzv_txn_put_world(l, world, &w);
+        drop_overrides(c, l);
     } else {
         rdzv_txn_cmp_value(l, c->join_next ? next : spec, c->spec, strlen(c->spec));
     }
@@ -259,6 +270,7 @@ static void delete_old_run(struct er_rdzv *c, struct er_rdzv_lane *l)
                                             .key = rdzv_txn_key_of(c, l, ER_KEY_FENCE, 0, "")});
     rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
                                             .key = rdzv_txn_key_of(c, l, ER_KEY_SPEC_NEXT, 0, "")});
+    drop_overrides(c, l);
     if (c->opts.new_run == ER_NEW_RUN_FRESH)
         rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
                                                 .key = rdzv_txn_key_of(c, l, ER_KEY_CKPT, 0, "")});

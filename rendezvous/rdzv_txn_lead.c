@@ -106,6 +106,8 @@ static void put_assign(struct er_rdzv *c, struct er_rdzv_lane *l, struct er_view
                           .role_first = n->plan_role_first,
                           .role_size = n->plan_role_size,
                           .drain = n->assign.drain,
+                          .drain_code = n->assign.drain_code,
+                          .drain_us = n->assign.drain_us,
                           .strikes = n->assign.strikes,
                           .strike_generation = n->assign.strike_generation,
                           .strike_age_us = n->assign.strike_age_us};
@@ -187,8 +189,9 @@ void rdzv_send_verdict(struct er_rdzv *c, struct er_job_record *w)
     w->writer = c->opts.incarnation;
     w->seq = ++c->seq;
     rdzv_txn_put_world(l, world, w);
-    rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
-                                            .key = rdzv_txn_key_of(c, l, ER_KEY_FENCE, 0, "")});
+    if (!w->stop_us) /* else what is saved till then is committed */
+        rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
+                                                .key = rdzv_txn_key_of(c, l, ER_KEY_FENCE, 0, "")});
     rdzv_txn_add_op(l, (struct er_store_op){.kind = ER_OP_DELETE,
                                             .key = prefix_of(c, l, ER_KEY_CTL),
                                             .prefix = true});
@@ -227,6 +230,9 @@ void rdzv_send_ctl(struct er_rdzv *c, const struct er_view_ctl *ctl, struct er_v
         memcpy(c->drain.ctl, ctl->id, sizeof(c->drain.ctl));
         memcpy(c->drain.node, drain->id, sizeof(c->drain.node));
         c->drain.incarnation = a.drain = drain->member.incarnation;
+        c->drain.code = a.drain_code = ctl->ctl.code;
+        c->drain.time_us = a.drain_us =
+            drain->member.protocol >= ER_PROTOCOL_DEADLINE ? ctl->ctl.deadline_us : 0;
         rdzv_txn_add_put(l, rdzv_txn_key_of(c, l, ER_KEY_ASSIGN, 0, drain->id), bytes,
                          er_assign_encode(&a, bytes), 0);
     }

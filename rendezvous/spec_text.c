@@ -1,6 +1,5 @@
 #include "rendezvous/spec_text.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -98,4 +97,37 @@ void er_spec_difference(const char *mine, const void *theirs, size_t theirs_n, c
         er_text_u64(&t, more);
         er_text_add(&t, " more");
     }
+}
+
+const char *er_spec_value(const void *text, size_t n, const char *key, size_t *ret_n)
+{
+    struct piece name = {key, strlen(key)}, line = line_of((struct piece){text, n}, name);
+
+    if (line.n <= name.n) /* none, or without a '=' */
+        return NULL;
+    *ret_n = line.n - name.n - 1;
+    return line.at + name.n + 1;
+}
+
+/* Every line of `a` is in `b`, or its key is overridden: with `mine`'s line, whichever that is. */
+static bool lines_agree(struct piece a, struct piece b, struct piece mine, struct piece overrides)
+{
+    while (a.n) {
+        struct piece line = next_line(&a), key = up_to(line, '=');
+
+        if (same(line, line_of(b, key)))
+            continue;
+        line = line_of(mine, key);
+        if (line.n == 0 || !same(line, line_of(overrides, key)))
+            return false;
+    }
+    return true;
+}
+
+bool er_spec_agrees(const char *mine, const void *theirs, size_t theirs_n, const char *overrides)
+{
+    struct piece here = {mine, strlen(mine)}, there = {theirs ? theirs : "", theirs_n};
+    struct piece over = {overrides, strlen(overrides)};
+
+    return lines_agree(here, there, here, over) && lines_agree(there, here, here, over);
 }

@@ -124,6 +124,9 @@ struct er_store_ops {
     /* When the store was found to answer again after an interruption; 0: there was none. NULL:
      * there cannot be any. */
     uint64_t (*resumed)(const struct er_store *store);
+    /* Until when the store is known to hold a lease: other answers than to keep-alives do not renew
+     * it. 0: not known. NULL: a TTL from heard(). */
+    uint64_t (*lease_until)(const struct er_store *store, uint64_t lease);
 };
 
 struct er_store {

@@ -91,6 +91,11 @@ static uint64_t store_resumed(const struct er_store *store)
     return er_etcd_conn_resumed(conn_of(store));
 }
 
+static uint64_t store_lease_until(const struct er_store *store, uint64_t lease)
+{
+    return er_etcd_conn_lease_until(conn_of(store), lease);
+}
+
 static const struct er_store_ops etcd_ops = {
     .name = "etcd",
     .free = store_free,
@@ -106,6 +111,7 @@ static const struct er_store_ops etcd_ops = {
     .unwatch = store_unwatch,
     .heard = store_heard,
     .resumed = store_resumed,
+    .lease_until = store_lease_until,
 };
 
 int er_store_etcd_open(struct er_store **ret, const struct er_etcd_opts *opts, struct er_error *err)
@@ -134,4 +140,9 @@ void er_store_etcd_status(const struct er_store *store, struct er_etcd_status *r
 uint64_t er_store_etcd_lease_until(const struct er_store *store, uint64_t lease)
 {
     return er_etcd_conn_lease_until(conn_of(store), lease);
+}
+
+const struct er_etcd_counts *er_store_etcd_counts(const struct er_store *store)
+{
+    return er_etcd_conn_counts(conn_of(store));
 }

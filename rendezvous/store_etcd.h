@@ -17,6 +17,7 @@
  *   -ENOSPC          the store's quota is used up
  * A watch ends with ER_E_STALE (range again) or -EACCES.
  */
+#include "base/histogram.h"
 #include "base/log.h"
 #include "rendezvous/store.h"
 
@@ -56,12 +57,40 @@ void er_store_etcd_status(const struct er_store *store, struct er_etcd_status *r
  * request that was answered. 0: not known. */
 uint64_t er_store_etcd_lease_until(const struct er_store *store, uint64_t lease);
 
+/* What was asked of etcd, and gRPC's codes as etcd's own metrics spell them. */
+#define ER_ETCD_OPS(X) X(TXN, "txn") X(RANGE, "range") X(WATCH, "watch") X(LEASE, "lease")
+#define ER_GRPC_CODE_NAMES                                                                         \
+    {                                                                                              \
+        "OK", "Canceled", "Unknown", "InvalidArgument", "DeadlineExceeded", "NotFound",            \
+            "AlreadyExists", "PermissionDenied", "ResourceExhausted", "FailedPrecondition",        \
+            "Aborted", "OutOfRange", "Unimplemented", "Internal", "Unavailable", "DataLoss",       \
+            "Unauthenticated"                                                                      \
+    }
+#define ER_GRPC_CODES 17
+
+enum er_etcd_op {
+#define ER_ETCD_OP_ENUM(name, text) ER_ETCD_OP_##name,
+    ER_ETCD_OPS(ER_ETCD_OP_ENUM)
+#undef ER_ETCD_OP_ENUM
+        ER_ETCD_OP_COUNT
+};
+
+/* Since the store was opened. Each attempt counts; a watch when etcd begins or ends its stream, a
+ * lease also at each keep-alive. Codes outside gRPC's count as Unknown. */
+struct er_etcd_counts {
+    uint64_t answers[ER_ETCD_OP_COUNT][ER_GRPC_CODES];
+    struct er_histogram durations[ER_ETCD_OP_COUNT]; /* er_bounds_fine; none of WATCH */
+};
+/* Valid as long as the store. */
+const struct er_etcd_counts *er_store_etcd_counts(const struct er_store *store);
+
 /* What the module exports, under the name ER_STORE_ETCD_SYMBOL. */
-#define ER_STORE_ETCD_VERSION 1
+#define ER_STORE_ETCD_VERSION 2
 #define ER_STORE_ETCD_SYMBOL  "er_store_etcd_module"
 struct er_store_etcd_module {
     unsigned version; /* ER_STORE_ETCD_VERSION */
     int (*open)(struct er_store **ret, const struct er_etcd_opts *opts, struct er_error *err);
     void (*status)(const struct er_store *store, struct er_etcd_status *ret);
     uint64_t (*lease_until)(const struct er_store *store, uint64_t lease);
+    const struct er_etcd_counts *(*counts)(const struct er_store *store);
 };

@@ -52,6 +52,8 @@ void er_store_mem_skew(struct er_store *store, int64_t skew_us);
 void er_store_mem_outage(struct er_store *store, bool out);
 /* The store ends a lease although its owner lives. -ENOENT: no such lease. */
 int er_store_mem_drop_lease(struct er_store *store, uint64_t lease);
+/* How many there are. */
+size_t er_store_mem_leases(const struct er_store *store);
 /* Everything is gone, and revisions begin anew, as when etcd comes back on an empty folder: watches
  * get ER_E_STALE, leases are lost, answers under way become ER_E_AMBIGUOUS. Not from a callback. */
 void er_store_mem_wipe(struct er_store *store);

@@ -76,6 +76,15 @@ int er_store_mem_drop_lease(struct er_store *store, uint64_t lease)
     return 0;
 }
 
+size_t er_store_mem_leases(const struct er_store *store)
+{
+    size_t n = 0;
+
+    er_list_for_each (node, &mem_client_of(store)->store->leases)
+        n++;
+    return n;
+}
+
 void er_store_mem_compact(struct er_store *store, uint64_t rev)
 {
     mem_store_compact(mem_client_of(store)->store, rev);

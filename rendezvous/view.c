@@ -89,8 +89,11 @@ static void put_node(struct er_view *v, const char *id, const struct er_store_kv
     n = find_or_add(v, id);
     if (!n)
         return;
-    if (!n->present || n->member.incarnation != member.incarnation)
+    if (!n->present || n->member.incarnation != member.incarnation) {
         n->joined_us = now_us;
+        n->unfit = 0;
+        n->unfit_us = 0;
+    }
     n->present = true;
     n->member = member;
     n->mod_rev = kv->mod_rev;
@@ -246,10 +249,22 @@ static unsigned traits_of(const struct er_view *v, const struct er_view_node *n)
     return traits | BIT(PRESENT) | (ready ? BIT(READY) : 0) | (alive ? 0 : BIT(NEWCOMER));
 }
 
+static uint32_t offers_of(const struct er_view *v, const struct er_view_node *n)
+{
+    if (!er_view_alive_member(v, n) || er_view_leaving(n) || n->member.slots < 1)
+        return 0;
+    return (uint32_t)n->member.slots;
+}
+
 void er_view_changed(struct er_view *v, struct er_view_node *n)
 {
     unsigned was = n->traits;
 
+    v->staying -= n->offers > 0;
+    v->offered -= n->offers;
+    n->offers = offers_of(v, n);
+    v->staying += n->offers > 0;
+    v->offered += n->offers;
     n->traits = traits_of(v, n);
     v->changes++;
     for (unsigned i = 0; was != n->traits && i < ER_TRAIT_COUNT; i++)
@@ -258,15 +273,20 @@ void er_view_changed(struct er_view *v, struct er_view_node *n)
 
 bool er_view_counts_right(const struct er_view *v)
 {
-    uint32_t counts[ER_TRAIT_COUNT] = {0};
+    uint32_t counts[ER_TRAIT_COUNT] = {0}, staying = 0, offered = 0;
 
     for (size_t k = 0; k < v->n; k++) {
         unsigned traits = traits_of(v, &v->nodes[k]);
+        uint32_t offers = offers_of(v, &v->nodes[k]);
+
+        staying += offers > 0;
+        offered += offers;
 
         for (unsigned i = 0; i < ER_TRAIT_COUNT; i++)
             counts[i] += traits >> i & 1;
     }
-    return memcmp(counts, v->counts, sizeof(counts)) == 0;
+    return memcmp(counts, v->counts, sizeof(counts)) == 0 && staying == v->staying &&
+           offered == v->offered;
 }
 
 /* What a node is depends on `world`, which seldom changes. */
@@ -380,7 +400,7 @@ bool er_view_departed(const struct er_view *v, const struct er_view_node *n)
     if (er_view_member_rank(v, n, &incarnation) < 0 || er_view_alive_member(v, n))
         return false;
     return n->departed == incarnation ||
-           (w->phase == ER_WORLD_FORMING && w->reason == ER_REASON_DRAINED && w->has_cause &&
+           (w->phase == ER_WORLD_FORMING && er_reason_leaves(w->reason) && w->has_cause &&
             strcmp(w->cause.node_id, n->id) == 0);
 }
 
@@ -410,4 +430,34 @@ bool er_view_ready(const struct er_view *v, const struct er_view_node *n)
 const struct er_cause *er_view_failed(const struct er_view *v)
 {
     return v->world.last_sealed && v->failed_generation == v->world.last_sealed ? &v->failed : NULL;
+}
+
+const char *er_view_state_name(const struct er_view *v, const struct er_view_node *n)
+{
+    if (!n->present)
+        return "gone";
+    if (er_view_leaving(n))
+        return "leaving";
+    if (n->aside)
+        return "set_aside";
+    if (er_view_alive_member(v, n))
+        return "member";
+    return v->world.phase == ER_WORLD_SEALED ? "spare" : "waiting";
+}
+
+const char *er_view_phase_name(const struct er_job_record *w)
+{
+    switch (w->phase) {
+    case ER_WORLD_FORMING:
+        return "forming";
+    case ER_WORLD_SEALED: /* the next generation is being prepared while this one runs */
+        return w->next ? "resizing" : "running";
+    case ER_WORLD_DONE:
+        return "succeeded";
+    case ER_WORLD_FAILED:
+        return w->stopped ? "stopped" : "failed";
+    case ER_WORLD_PHASE_COUNT:
+        break;
+    }
+    return "unknown";
 }

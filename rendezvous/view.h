@@ -51,9 +51,15 @@ struct er_view_node {
     uint64_t joined_us;                         /* present: since when this view knows */
     uint64_t plan_generation, plan_incarnation; /* the leader's: in the plan of that number */
     int plan_rank, plan_first, plan_role_first, plan_role_size;
+    int plan_slots;
     bool plan_sent;
-    bool no_aside;   /* the leader's: setting it aside failed, in this formation */
+    bool no_aside; /* the leader's: setting it aside failed, in this formation */
+    /* The leader's: how often this incarnation's workers have failed before they could join, and
+     * when last. */
+    uint32_t unfit;
+    uint64_t unfit_us;
     unsigned traits; /* bits, as they are counted */
+    uint32_t offers; /* workers, as they are counted in er_view.offered; 0: it is not */
 };
 
 struct er_view {
@@ -62,6 +68,9 @@ struct er_view {
     uint64_t revision; /* all changes up to here are in */
     uint64_t changes;  /* of nodes; never 0 */
     uint32_t counts[ER_TRAIT_COUNT];
+    /* Living members of the last sealed generation that stay, and with how many workers they would
+     * go on. */
+    uint32_t staying, offered;
     bool has_world, has_leader;
     struct er_job_record world;
     uint64_t world_rev, world_us; /* its mod_revision; when it came */
@@ -114,5 +123,9 @@ bool er_view_leaving(const struct er_view_node *n);
 bool er_view_departed(const struct er_view *v, const struct er_view_node *n);
 /* Registered, and nothing older than the next generation runs there. */
 bool er_view_ready(const struct er_view *v, const struct er_view_node *n);
+/* For people: member spare waiting leaving set_aside gone. */
+const char *er_view_state_name(const struct er_view *v, const struct er_view_node *n);
+/* What the job does: forming running resizing succeeded failed stopped. */
+const char *er_view_phase_name(const struct er_job_record *w);
 /* The first failed result of the last sealed generation; NULL: none. */
 const struct er_cause *er_view_failed(const struct er_view *v);

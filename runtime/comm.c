@@ -142,10 +142,11 @@ static int allocate(struct er_comm *comm, struct er_error *err)
     size_t size = (size_t)comm->size;
 
     comm->votes = calloc(size, sizeof(*comm->votes));
+    comm->busy = calloc(size, sizeof(*comm->busy));
     comm->sent = calloc(size, sizeof(*comm->sent));
     comm->received = calloc(size, sizeof(*comm->received));
     comm->offsets = calloc(ER_COMM_OPS_MAX * (size + 1), sizeof(*comm->offsets));
-    if (!comm->votes || !comm->sent || !comm->received || !comm->offsets)
+    if (!comm->votes || !comm->busy || !comm->sent || !comm->received || !comm->offsets)
         return er_error_set(err, -ENOMEM, "communicator: out of memory");
     return 0;
 }
@@ -194,6 +195,7 @@ void er_comm_abort(struct er_comm *comm)
     if (comm->ops)
         comm->ops->close(comm);
     free(comm->votes);
+    free(comm->busy);
     free(comm->sent);
     free(comm->received);
     free(comm->offsets);
@@ -224,6 +226,15 @@ static void poll_backend(struct er_comm *comm)
         comm->ops->poll(comm);
 }
 
+/* For the agent's ledger of time: communicators of later on belong to no start. */
+static void report_connected(const struct er_comm *comm)
+{
+    struct er_page_progress *p = comm->page ? &comm->page->from_worker : NULL;
+
+    if (p && p->first_step_us == 0)
+        p->connected_us = er_now_us();
+}
+
 int er_comm_connect(struct er_comm *comm, uint64_t wait_us, struct er_error *err)
 {
     struct er_error why = ER_ERROR_INIT;
@@ -233,6 +244,8 @@ int er_comm_connect(struct er_comm *comm, uint64_t wait_us, struct er_error *err
         return rc;
     rc = comm->ops->connect(comm, wait_us, &why);
     comm->ready = rc == 0;
+    if (comm->ready)
+        report_connected(comm);
     if (rc >= 0)
         return rc;
     er_error_wrap(&why, rc, "communicator '%s'", comm->name);
@@ -247,13 +260,19 @@ int er_comm_status(struct er_comm *comm, struct er_error *err)
     return er_comm_connect(comm, 0, err);
 }
 
+/* All ranks wait for each other: whoever looks for the one that does not come sees that. */
 int er_comm_wait_ready(struct er_comm *comm, struct er_error *err)
 {
+    struct er_page_progress *p = comm->page ? &comm->page->from_worker : NULL;
+    uint64_t before = p ? atomic_exchange(&p->phase, ER_PHASE_COMMUNICATE) : 0;
+    uint64_t during = ER_PHASE_COMMUNICATE;
     int rc;
 
     do {
         rc = er_comm_connect(comm, CONNECT_SLICE_US, err);
     } while (rc == ER_IN_PROGRESS);
+    if (p) /* unless another thread has said something else */
+        atomic_compare_exchange_strong(&p->phase, &during, before);
     return rc;
 }
 
@@ -265,6 +284,11 @@ int er_comm_rank(const struct er_comm *comm)
 int er_comm_size(const struct er_comm *comm)
 {
     return comm->size;
+}
+
+struct er_device *er_comm_device(const struct er_comm *comm)
+{
+    return comm->ops->after ? comm->device : NULL;
 }
 
 const char *er_comm_describe(const struct er_comm *comm)

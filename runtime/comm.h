@@ -63,12 +63,16 @@ struct er_comm_opts {
  * be NULL. */
 ER_API int er_comm_open(struct er_comm **ret, struct er_ctx *ctx, const struct er_comm_opts *opts,
                         struct er_error *err);
-/* 0 ready, ER_IN_PROGRESS connecting, negative failed (err says which peer and operation). */
+/* 0 ready, ER_IN_PROGRESS connecting, negative failed (err says which peer and operation). Ranks
+ * become ready one after another: one that was, and has left since, is no reason to fail for who
+ * still connects; the next operation, or look at the status, tells. */
 ER_API int er_comm_status(struct er_comm *comm, struct er_error *err);
 ER_API int er_comm_wait_ready(struct er_comm *comm, struct er_error *err);
 ER_API int er_comm_rank(const struct er_comm *comm);
 ER_API int er_comm_size(const struct er_comm *comm);
 ER_API const char *er_comm_describe(const struct er_comm *comm); /* "host/shm 2 ranks" */
+/* In whose memory arrays are; NULL: the host's. */
+ER_API struct er_device *er_comm_device(const struct er_comm *comm);
 /* Local, bounded; everything outstanding fails with ER_E_ABORTED; frees the communicator. NULL is
  * fine. */
 ER_API void er_comm_abort(struct er_comm *comm);
@@ -146,8 +150,8 @@ ER_API int er_op_test(struct er_op *op, struct er_error *err);
 /*
  * The step record: each rank gives its part, all get the same agreed record. An operation of its
  * own, started only when every operation of this rank is complete (else -EBUSY): "the vote
- * completed" therefore means "every rank had all its reduced gradients". 96 bytes; sums are made in
- * rank order.
+ * completed" therefore means "every rank had all its reduced gradients". 104 bytes; sums are made
+ * in rank order.
  */
 struct er_vote {
     uint64_t step;       /* must be equal on all ranks, else ER_E_MISMATCH */
@@ -162,6 +166,7 @@ struct er_vote {
     uint32_t durable;    /* min: 1 when the ledger of this generation is known to be durable */
     uint32_t flags;      /* bitwise or, for the caller */
     uint64_t user[2];    /* max, for the caller */
+    uint64_t busy_us;    /* median (of an even number the smaller one): for who is slow */
 };
 ER_API int er_vote(struct er_comm *comm, struct er_vote *inout, struct er_error *err);
 

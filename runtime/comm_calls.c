@@ -317,13 +317,52 @@ static int check_votes(const struct er_comm *comm, struct er_error *err)
     return 0;
 }
 
+/* The k-th smallest, by Hoare's selection: C. A. R. Hoare, "Algorithm 65: find", CACM 4(7), 1961.
+ */
+static uint64_t select_busy(uint64_t *v, int n, int k)
+{
+    int low = 0, high = n - 1;
+
+    while (low < high) {
+        uint64_t pivot = v[low + (high - low) / 2];
+        int i = low, j = high;
+
+        while (i <= j) {
+            while (v[i] < pivot)
+                i++;
+            while (v[j] > pivot)
+                j--;
+            if (i <= j) {
+                uint64_t t = v[i];
+
+                v[i++] = v[j];
+                v[j--] = t;
+            }
+        }
+        if (k <= j)
+            high = j;
+        else if (k >= i)
+            low = i;
+        else
+            break;
+    }
+    return v[k];
+}
+
+static uint64_t median_busy(const struct er_comm *comm)
+{
+    for (int i = 0; i < comm->size; i++)
+        comm->busy[i] = comm->votes[i].busy_us;
+    return select_busy(comm->busy, comm->size, (comm->size - 1) / 2);
+}
+
 int er_vote(struct er_comm *comm, struct er_vote *inout, struct er_error *err)
 {
     struct er_comm_call call = {.desc = {.kind = ER_OP_VOTE, .n = sizeof(*inout), .dtype = ER_U8},
                                 .in = inout,
                                 .out = comm->votes};
     struct er_error why = ER_ERROR_INIT;
-    uint64_t unfinished;
+    uint64_t unfinished, busy_us;
     int rc;
 
     if (comm->ops->poll)
@@ -342,8 +381,10 @@ int er_vote(struct er_comm *comm, struct er_vote *inout, struct er_error *err)
         er_comm_fail(comm, rc, &why);
         return er_comm_check(comm, err);
     }
+    busy_us = median_busy(comm);
     for (int i = 1; i < comm->size; i++)
         er_algo_vote(&comm->votes[0], &comm->votes[i]);
+    comm->votes[0].busy_us = busy_us;
     *inout = comm->votes[0];
     return 0;
 }

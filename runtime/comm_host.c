@@ -10,10 +10,8 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +22,7 @@
 
 enum {
     WAIT_SLICE_US = 1000, /* between looks at peers and at the agent's notice */
+    BULK_SLICE_US = 2000, /* instead, while bytes keep coming */
     AT_FIRST_STOP = 0,    /* a deadline: as soon as a peer is to be waited for */
     QUICK_SPINS = 32,     /* before that: 1 to 2 us, about what waking a thread costs */
     QUICK_YIELDS = 16,    /* instead, where ranks share CPUs: the one that is waited for runs */
@@ -33,9 +32,7 @@ enum {
     TICK_US = 250,             /* between looks of a progress thread that is not woken */
     TICKS_IDLE = 40,           /* without a new operation: it sleeps until it is woken */
     AT_ONCE_LEAST = 16,        /* operations in a row for which the owner came at once ... */
-    AT_ONCE_US = 20,           /* ... that is, so soon */
-    SLICE_NS = 100000,         /* of its CPU time, the least there is */
-    THREAD_STACK_BYTES = 256 << 10
+    AT_ONCE_US = 20            /* ... that is, so soon */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, const struct timespec *ts)
@@ -130,11 +127,25 @@ static void relax(void)
 #endif
 }
 
+/* How to wait for bytes: before sleeping, so many steps where ranks have CPUs of their own, so many
+ * where they share them, or so long; then in a way that wakes rather seldom than soon (bulk). */
+struct patience {
+    int spins, yields;
+    uint64_t spin_us;
+    bool bulk;
+};
+
+static const struct patience owners = {QUICK_SPINS, QUICK_YIELDS, OWNER_SPIN_US, false};
+/* Its core may be computing. It does not yield to that: it would give up its slice, and come late
+ * to the bytes that it will soon be woken for. */
+static const struct patience threads = {QUICK_SPINS, 0, THREAD_SPIN_US, true};
+
 /* Carry the unit on: 0 done, ER_IN_PROGRESS at the deadline or when stopping, negative failed. */
-static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct er_error *err)
+static int drive(struct host *h, uint64_t deadline_us, const struct patience *patience,
+                 struct er_error *err)
 {
     bool moved = false; /* since the clock was read, which costs as much as a small step */
-    uint64_t now;
+    uint64_t now, slice_us;
     int rc, quick = 0;
 
     for (;;) {
@@ -145,7 +156,7 @@ static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct 
             moved = true;
             continue;
         }
-        if (rc == ER_STEP_BLOCKED && quick++ < (h->spin ? QUICK_SPINS : QUICK_YIELDS)) {
+        if (rc == ER_STEP_BLOCKED && quick++ < (h->spin ? patience->spins : patience->yields)) {
             h->spin ? relax() : (void)sched_yield();
             continue;
         }
@@ -159,7 +170,7 @@ static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct 
             return ER_IN_PROGRESS;
         if (rc == ER_STEP_MOVED)
             continue;
-        if (h->spin && now < h->moved_us + spin_us) {
+        if (h->spin && now < h->moved_us + patience->spin_us) {
             relax();
             continue;
         }
@@ -168,13 +179,15 @@ static int drive(struct host *h, uint64_t deadline_us, uint64_t spin_us, struct 
         rc = er_host_judge(h, err);
         if (rc < 0)
             return rc;
-        h->ops->wait(h->transport,
-                     deadline_us - now < WAIT_SLICE_US ? deadline_us - now : WAIT_SLICE_US);
+        slice_us =
+            patience->bulk && now < h->moved_us + WAIT_SLICE_US ? BULK_SLICE_US : WAIT_SLICE_US;
+        h->ops->wait(h->transport, deadline_us - now < slice_us ? deadline_us - now : slice_us,
+                     patience->bulk);
     }
 }
 
 static int drive_batch(struct host *h, const struct er_op *first, uint64_t deadline_us,
-                       uint64_t spin_us, struct er_error *err)
+                       const struct patience *patience, struct er_error *err)
 {
     int rc;
 
@@ -184,7 +197,7 @@ static int drive_batch(struct host *h, const struct er_op *first, uint64_t deadl
                 return 0;
             begin_unit(h);
         }
-        rc = drive(h, deadline_us, spin_us, err);
+        rc = drive(h, deadline_us, patience, err);
         if (rc != 0)
             return rc;
         h->unit_n = 0;
@@ -193,7 +206,8 @@ static int drive_batch(struct host *h, const struct er_op *first, uint64_t deadl
 
 /* Carry out what stands in the queue, up to the operation `until` (0: all) or the deadline. The
  * caller holds the engine. */
-static void run(struct host *h, uint64_t until, uint64_t deadline_us, uint64_t spin_us)
+static void run(struct host *h, uint64_t until, uint64_t deadline_us,
+                const struct patience *patience)
 {
     struct er_error why = ER_ERROR_INIT;
     struct er_op *first;
@@ -203,7 +217,7 @@ static void run(struct host *h, uint64_t until, uint64_t deadline_us, uint64_t s
         int rc = atomic_load(&h->comm->failed);
 
         if (!rc)
-            rc = drive_batch(h, first, deadline_us, spin_us, &why);
+            rc = drive_batch(h, first, deadline_us, patience, &why);
         if (rc == ER_IN_PROGRESS)
             return;
         if (rc < 0)
@@ -214,28 +228,6 @@ static void run(struct host *h, uint64_t until, uint64_t deadline_us, uint64_t s
         if (until && last >= until)
             return;
     }
-}
-
-/*
- * The progress thread works for microseconds at a time, between which its core computes. With a
- * short slice it runs when its bytes have come, instead of when the computation's slice
- * (milliseconds) is over. Source: sched(7) and sched_setattr(2), Linux 6.12 and newer; older ones
- * ignore it.
- */
-static void ask_for_short_slices(void)
-{
-    struct {
-        uint32_t size, policy;
-        uint64_t flags;
-        int32_t nice;
-        uint32_t priority;
-        uint64_t slice_ns, deadline_ns, period_ns;
-    } attr = {.size = sizeof(attr), .slice_ns = SLICE_NS};
-
-    if (sched_getscheduler(0) != SCHED_OTHER)
-        return;
-    attr.nice = getpriority(PRIO_PROCESS, 0);
-    syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
 /* What the progress thread remembers between ticks. */
@@ -273,44 +265,20 @@ static void doze(struct host *h, uint32_t seen, struct ticks *ticks)
         atomic_store(&h->lazy, 0);
 }
 
-static void *progress(void *arg)
+void er_host_progress(struct host *h)
 {
     struct ticks ticks = {0};
-    struct host *h = arg;
 
-    ask_for_short_slices();
     while (!atomic_load(&h->stopping)) {
         uint32_t seen = atomic_load(&h->bell);
 
         if (er_comm_next(h->comm) && take_engine(h)) {
-            run(h, 0, ER_FOREVER, THREAD_SPIN_US);
+            run(h, 0, ER_FOREVER, &threads);
             release_engine(h);
             continue;
         }
         doze(h, seen, &ticks);
     }
-    return NULL;
-}
-
-/* The progress thread takes no signals: they belong to the program. */
-int er_host_start_thread(struct host *h, struct er_error *err)
-{
-    pthread_attr_t attr;
-    sigset_t all, before;
-    int rc;
-
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, THREAD_STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&h->thread, &attr, progress, h);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    if (rc)
-        return er_error_set(err, -rc, "start the progress thread: %s", er_error_name(-rc));
-    pthread_setname_np(h->thread, "er-progress");
-    h->thread_runs = true;
-    return 0;
 }
 
 /* ---- the backend ---- */
@@ -327,7 +295,7 @@ static bool finish_at_once(struct host *h)
         er_op_is_pair(&op->desc) ||
         er_op_bytes(&op->desc) > AT_ONCE_BYTES / (size_t)h->comm->size || !take_engine(h))
         return false;
-    run(h, op->number, AT_FIRST_STOP, 0);
+    run(h, op->number, AT_FIRST_STOP, &owners);
     release_engine(h);
     return er_comm_next(h->comm) == NULL;
 }
@@ -382,7 +350,7 @@ static void wait_host(struct er_comm *comm, struct er_op *op, uint64_t deadline_
     while (atomic_load_explicit(&op->state, memory_order_acquire) != ER_OP_DONE &&
            er_now_us() < deadline_us) {
         if (take_engine(h)) {
-            run(h, op->number, deadline_us, OWNER_SPIN_US);
+            run(h, op->number, deadline_us, &owners);
             release_engine(h);
             if (er_comm_next(comm))
                 ring_bell(h);

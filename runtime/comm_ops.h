@@ -98,6 +98,7 @@ struct er_comm {
     _Atomic int failed;                /* 0, or the code; set once, after `failure` */
     struct er_error failure;
     struct er_vote *votes; /* (size); owned */
+    uint64_t *busy;        /* size: room for a median of them */
     struct er_op ring[ER_COMM_OPS_MAX];
 };
 

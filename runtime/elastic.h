@@ -32,6 +32,10 @@ struct er_world {
     uint32_t restarts;   /* counted restarts of the whole job */
     const char *job, *run, *node_id;
     const char *checkpoint_dir; /* "" when the job has none */
+    /* Steps whose samples the job leaves out, ascending: workers have failed in them again and
+     * again (restart.poison_step). The same on all ranks; grows from generation to generation. */
+    const uint64_t *skip_steps;
+    size_t skip_steps_n;
 };
 
 /* Exit codes of a worker that its agent understands; any other is a failure that a restart may
@@ -96,6 +100,8 @@ ER_API void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step);
 struct er_pace {
     uint64_t tokens, samples_per_s, tokens_per_s;
     uint64_t data_us, forward_us, backward_us, communicate_us, optimizer_us;
+    uint64_t
+        median_busy_us; /* of all ranks: the four but communicate_us, added up in the same way */
 };
 /* For metrics, beside er_progress_figures(). */
 ER_API void er_progress_pace(struct er_ctx *ctx, const struct er_pace *pace);
@@ -107,13 +113,14 @@ ER_API int er_ready(struct er_ctx *ctx, struct er_error *err);
 
 /*
  * Staying alive when the generation ends because somebody was lost, or because the membership
- * changes. A process that offers it, before er_ready(), is not stopped by signal then. A loss: it
- * is told by the notice STOP (which ends its waits in communicators), or learns of it from an
- * operation that fails with ER_E_PEER_LOST or ER_E_ABORTED. A change: it is told by the notice
- * REJOIN, or DRAIN when it is not to come back, and finishes the step; the ranks leave at the first
- * boundary at which all of them have been told (the step vote says so). Then it aborts its
- * communicators, touches nothing that others see, and calls er_rejoin(), or ends. Who does not come
- * within stop.grace, or resize.grace, is killed and started anew.
+ * changes. A process that offers it, before er_ready(), is not stopped by signal from then on, in
+ * its start-up neither: offer it where the notice is looked for. A loss: it is told by the notice
+ * STOP (which ends its waits in communicators), or learns of it from an operation that fails with
+ * ER_E_PEER_LOST or ER_E_ABORTED. A change: it is told by the notice REJOIN, or DRAIN when it is
+ * not to come back, and finishes the step; the ranks leave at the first boundary at which all of
+ * them have been told (the step vote says so). Then it aborts its communicators, touches nothing
+ * that others see, and calls er_rejoin(), or ends. Who does not come within stop.grace, or
+ * resize.grace, is killed and started anew.
  */
 ER_API void er_rejoin_offer(struct er_ctx *ctx);
 
@@ -138,13 +145,25 @@ struct er_commit {
     const char *digest; /* hex digest of the manifest; "" when it failed */
 };
 ER_API int er_commit(struct er_ctx *ctx, const struct er_commit *commit, struct er_error *err);
+/*
+ * The same in two parts, for loops that are not to stand still while the store does not answer: it
+ * is asked for, and its outcome is told later. The agent asks the store until it has an answer, or
+ * the generation is over; nothing lands after that. One at a time: of an earlier one that was not
+ * answered nobody hears any more. Both return within what the agent takes to read a request.
+ */
+ER_API int er_commit_begin(struct er_ctx *ctx, const struct er_commit *commit,
+                           struct er_error *err);
+#define ER_COMMIT_OPEN 1
+/* 0 or negative as er_commit(); ER_COMMIT_OPEN: not known after `wait_us`. */
+ER_API int er_commit_end(struct er_ctx *ctx, uint64_t wait_us, struct er_error *err);
 /* A loaded checkpoint: `source` store | disk | peer | local; `skipped` a JSON list of {step, why},
  * or "". */
 ER_API int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const char *source,
                      const char *skipped, struct er_error *err);
 
 /* The reason of this worker's failure (at most 1023 bytes), for the job's summary; then exit with a
- * code of your own. `ctx` may be NULL: nobody is told. */
+ * code of your own. Or why it leaves its generation, before er_rejoin(). `ctx` may be NULL: nobody
+ * is told. */
 ER_API int er_fail(struct er_ctx *ctx, const char *fmt, ...) ER_PRINTF(2, 3);
 
 #define ER_SPAWN_MAX 1024 /* ranks */

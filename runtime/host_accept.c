@@ -16,13 +16,23 @@ static bool wants_record(const struct er_mesh *mesh, const struct er_wire_hello 
     return mesh->config.rank == 0 && hello->channel == ER_MESH_CONTROL;
 }
 
+/* In a time that does not tell how much of it was right. */
+static bool knows_secret(const struct er_mesh *mesh, const struct er_wire_hello *hello)
+{
+    unsigned difference = 0;
+
+    for (size_t i = 0; i < sizeof(hello->secret); i++)
+        difference |= (unsigned)(hello->secret[i] ^ mesh->secret[i]);
+    return difference == 0;
+}
+
 static enum er_wire_answer answer_to(const struct er_mesh *mesh, const struct er_wire_hello *hello)
 {
     const struct er_mesh_config *config = &mesh->config;
 
     if (hello->generation != config->generation)
         return ER_WIRE_GENERATION;
-    if (memcmp(hello->secret, mesh->secret, sizeof(hello->secret)) != 0)
+    if (!knows_secret(mesh, hello))
         return ER_WIRE_SECRET;
     if (hello->name_hash != mesh->name_hash)
         return ER_WIRE_NAME;
@@ -31,8 +41,7 @@ static enum er_wire_answer answer_to(const struct er_mesh *mesh, const struct er
         hello->channel >= ER_MESH_CHANNEL_COUNT ||
         hello->transport != (uint32_t)config->listen.transport)
         return ER_WIRE_RANK;
-    if (wants_record(mesh, hello) &&
-        (hello->record_n == 0 || hello->record_n >= ER_HOST_RECORD_MAX))
+    if (wants_record(mesh, hello) && hello->record_n == 0)
         return ER_WIRE_RECORD;
     if (mesh->peer[hello->from].link[hello->channel].fd >= 0)
         return ER_WIRE_TAKEN;
@@ -92,6 +101,14 @@ static ssize_t receive(struct stranger *s, void *to, size_t n)
     return got <= 0 ? -1 : got;
 }
 
+/* Before a byte more is read: who sends this need not know the secret, and `record_n` says how much
+ * is read into `record`. */
+static bool is_hello(const struct er_wire_hello *hello)
+{
+    return hello->magic == ER_WIRE_MAGIC && hello->version == ER_WIRE_VERSION &&
+           hello->record_n < ER_HOST_RECORD_MAX;
+}
+
 /* Hello, and after one that may come in the record. False: close. */
 static bool hear_stranger(struct er_mesh *mesh, struct stranger *s)
 {
@@ -100,9 +117,10 @@ static bool hear_stranger(struct er_mesh *mesh, struct stranger *s)
     if (s->hello_n < sizeof(s->hello)) {
         n = receive(s, (char *)&s->hello + s->hello_n, sizeof(s->hello) - s->hello_n);
         s->hello_n += n > 0 ? (size_t)n : 0;
-        if (s->hello_n == sizeof(s->hello) &&
-            (s->hello.magic != ER_WIRE_MAGIC || s->hello.version != ER_WIRE_VERSION))
+        if (s->hello_n == sizeof(s->hello) && !is_hello(&s->hello))
             return false;
+        if (s->hello_n == sizeof(s->hello) && !wants_record(mesh, &s->hello))
+            s->hello.record_n = 0; /* or poll() would wake us for what nobody reads */
     } else if (wants_record(mesh, &s->hello) && s->record_n < s->hello.record_n) {
         n = receive(s, s->record + s->record_n, s->hello.record_n - s->record_n);
         s->record_n += n > 0 ? (size_t)n : 0;
@@ -152,6 +170,10 @@ void er_mesh_step_accept(struct er_mesh *mesh)
 
             if (fd < 0)
                 break;
+            if (l == 0 && !er_fd_peer_is_own(fd)) { /* an abstract name has no permissions */
+                close(fd);
+                continue;
+            }
             *stranger_slot(mesh) = (struct stranger){.fd = fd, .since_us = er_now_us()};
         }
     }

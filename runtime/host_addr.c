@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "base/parse.h"
 #include "base/rand.h"
 
@@ -367,9 +368,44 @@ int er_host_dial(const struct er_host_record *rec, int i, int *ret_fd)
     if (fd < 0)
         return -errno;
     rc = connect(fd, &address.any, n) == 0 ? 0 : errno == EINPROGRESS ? ER_IN_PROGRESS : -errno;
+    /* An abstract name has no permissions: when its owner has died, anybody can take it, and would
+     * be told the secret. */
+    if (rc == 0 && address.any.sa_family == AF_UNIX && !er_fd_peer_is_own(fd))
+        return -EACCES;
     if (rc >= 0)
         *ret_fd = ER_TAKE_FD(fd);
     return rc;
+}
+
+/* IPv4's come as IPv6's from a socket that listens for both. */
+static bool own_address(int fd, union address *ret, socklen_t *ret_n,
+                        char ret_text[ER_HOST_ADDR_TEXT])
+{
+    *ret_n = sizeof(*ret);
+    if (getsockname(fd, &ret->any, ret_n) < 0)
+        return false;
+    if (ret->any.sa_family == AF_INET) {
+        ret->in4.sin_port = 0;
+        return inet_ntop(AF_INET, &ret->in4.sin_addr, ret_text, ER_HOST_ADDR_TEXT) != NULL;
+    }
+    ret->in6.sin6_port = 0;
+    return ret->any.sa_family == AF_INET6 &&
+           inet_ntop(AF_INET6, &ret->in6.sin6_addr, ret_text, ER_HOST_ADDR_TEXT) != NULL;
+}
+
+bool er_host_adrift(int fd, char ret_address[ER_HOST_ADDR_TEXT])
+{
+    ER_CLEANUP(er_cleanup_fd) int other = -1;
+    union address own = {0};
+    int off = 0;
+    socklen_t n;
+
+    if (!own_address(fd, &own, &n, ret_address))
+        return false;
+    other = socket(own.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (own.any.sa_family == AF_INET6)
+        setsockopt(other, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    return other >= 0 && bind(other, &own.any, n) < 0 && errno == EADDRNOTAVAIL;
 }
 
 static void set_int(int fd, int level, int name, int value)

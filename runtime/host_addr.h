@@ -57,6 +57,10 @@ int er_host_record_parse(struct er_host_record *ret, const char *text, size_t n,
  * failed. *ret_fd is set for 0 and ER_IN_PROGRESS. */
 int er_host_dial(const struct er_host_record *rec, int i, int *ret_fd);
 
+/* Whether a connection is from an address that this host does not have any more: it is dead, though
+ * nobody will say so. */
+bool er_host_adrift(int fd, char ret_address[ER_HOST_ADDR_TEXT]);
+
 /* TCP: no delay, keep-alive, a congestion control that does not pace loopback (`local`: reno, else
  * cubic) where that is allowed, and pacing to `pace_bytes_per_s` when not 0. Unix: nothing. */
 void er_host_tune(int fd, bool local, uint64_t pace_bytes_per_s);

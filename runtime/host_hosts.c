@@ -211,6 +211,13 @@ static bool needs_hosts(const struct er_transport *t, int peer)
     return t->op ? er_chain_needs(t, peer) : er_host_tcp_ops.needs(t->tcp, peer);
 }
 
+static bool broken_hosts(const struct er_transport *t, int peer)
+{
+    if (!t->op)
+        return er_host_tcp_ops.broken(t->tcp, peer);
+    return (peer == t->map.prev && t->prev.closed) || (peer == t->map.next && t->next.closed);
+}
+
 static const struct er_op *sending_hosts(const struct er_transport *t, int peer)
 {
     return er_host_tcp_ops.sending(t->tcp, peer);
@@ -250,14 +257,14 @@ static void sleep_in_memory(struct er_transport *t, uint64_t us)
 
 /* A rank that is alone on its host has only sockets to wait for; one that is no rail only memory.
  */
-static void wait_hosts(struct er_transport *t, uint64_t us)
+static void wait_hosts(struct er_transport *t, uint64_t us, bool bulk)
 {
     struct pollfd polls[2] = {{.fd = -1}, {.fd = -1}};
     const struct hosts_lane *lanes[2] = {&t->prev, &t->next};
     bool any = false;
 
     if (!t->op) {
-        er_host_tcp_ops.wait(t->tcp, us);
+        er_host_tcp_ops.wait(t->tcp, us, bulk);
         return;
     }
     for (int i = 0; i < 2; i++) {
@@ -278,6 +285,7 @@ const struct er_transport_ops er_host_hosts_ops = {
     .begin = begin_hosts,
     .step = step_hosts,
     .needs = needs_hosts,
+    .broken = broken_hosts,
     .sending = sending_hosts,
     .receiving = receiving_hosts,
     .eager_bytes = ER_TCP_EAGER_BYTES,

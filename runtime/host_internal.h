@@ -27,10 +27,12 @@ struct host {
     struct er_op *unit[ER_COMM_OPS_MAX]; /* what the transport is at: one collective, or messages */
     int unit_n;                          /* 0: nothing */
     uint64_t collectives, *sent,
-        *received;     /* begun; messages to and from each rank (size), owned */
-    uint64_t moved_us; /* last progress */
-    bool said_waiting; /* since then */
-    const char *told;  /* the peer's words, when the failure came from a peer */
+        *received;      /* begun; messages to and from each rank (size), owned */
+    uint64_t moved_us;  /* last progress */
+    bool said_waiting;  /* since then */
+    uint64_t broken_us; /* since when a living peer's bytes cannot come or go; 0: they can */
+    uint64_t adrift_us; /* when to look at the addresses of connections again */
+    const char *told;   /* the peer's words, when the failure came from a peer */
     /* the owner's */
     uint64_t posted;    /* the operation that it last left to the progress thread */
     uint64_t posted_us; /* when */
@@ -54,5 +56,5 @@ int er_host_find_silent(const struct host *h, uint64_t first, uint32_t n);
 /* Of the backend's table: opening, and the connecting that follows. */
 int er_host_open(struct er_comm *comm, struct er_error *err);
 int er_host_connect(struct er_comm *comm, uint64_t wait_us, struct er_error *err);
-/* All links are up. */
-int er_host_start_thread(struct host *h, struct er_error *err);
+/* The progress thread, until h->stopping. */
+void er_host_progress(struct host *h);

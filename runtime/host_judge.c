@@ -13,7 +13,10 @@
 enum {
     LOST_GRACE_US = 10000, /* a lost peer that the operation does not need: others may fail first */
     LEFT_GRACE_US = 1000000, /* a peer that left after the operation: its data may be on the way */
-    WAITING_US = 200000      /* blocked for so long: tell whom we wait for */
+    BROKEN_GRACE_US =
+        250000,          /* a connection that ended: its peer's end, or word, may be on the way */
+    WAITING_US = 200000, /* blocked for so long: tell whom we wait for */
+    ADRIFT_US = 4000000  /* blocked for so long: an address may have gone, not for a moment only */
 };
 
 bool er_host_told_to_stop(const struct er_comm *comm)
@@ -73,6 +76,51 @@ static int judge_end(const struct host *h, int i, uint64_t now, struct er_error 
                         er_op_text(&op->desc, text));
 }
 
+/* Bytes that the unit needs travel on a connection that has ended, and the peer lives: something in
+ * between has reset it. Its own word, or its end, would explain more, and may be on the way. */
+static int judge_links(struct host *h, uint64_t now, struct er_error *err)
+{
+    char text[ER_COMM_OP_TEXT_MAX];
+    int peer = -1;
+
+    for (int i = 0; h->ops->broken && i < h->comm->size && peer < 0; i++)
+        if (i != h->comm->rank && er_mesh_peer(h->mesh, i)->life == ER_MESH_ALIVE &&
+            h->ops->needs(h->transport, i) && h->ops->broken(h->transport, i))
+            peer = i;
+    if (peer < 0 || !h->broken_us)
+        h->broken_us = peer < 0 ? 0 : now;
+    if (peer < 0 || now < h->broken_us + BROKEN_GRACE_US)
+        return 0;
+    return er_error_set(err, ER_E_PEER_LOST,
+                        "the connection to rank %d, which lives, has ended during %s", peer,
+                        er_op_text(&concerning(h, peer)->desc, text));
+}
+
+static bool adrift(const struct host *h, int peer, char ret_address[ER_HOST_ADDR_TEXT])
+{
+    return er_host_adrift(er_mesh_fd(h->mesh, peer, ER_MESH_DATA), ret_address) ||
+           er_host_adrift(er_mesh_fd(h->mesh, peer, ER_MESH_CONTROL), ret_address);
+}
+
+/* Nothing goes out from an address that has gone, and no answer comes: not even the end of a
+ * connection is ever told. */
+static int judge_address(struct host *h, uint64_t now, struct er_error *err)
+{
+    char address[ER_HOST_ADDR_TEXT], text[ER_COMM_OP_TEXT_MAX];
+
+    if (now < er_deadline_in(h->moved_us, ADRIFT_US) || now < h->adrift_us)
+        return 0;
+    h->adrift_us = now + ADRIFT_US;
+    for (int i = 0; i < h->comm->size; i++)
+        if (i != h->comm->rank && h->ops->needs(h->transport, i) && adrift(h, i, address))
+            return er_error_set(err, ER_E_PEER_LOST,
+                                "this host has no address %s any more, from which rank %d is "
+                                "connected with rank %d, during %s",
+                                address, h->comm->rank, i,
+                                er_op_text(&concerning(h, i)->desc, text));
+    return 0;
+}
+
 /* ---- ranks that wait for each other ---- */
 
 /* A message that cannot be done before the peer acts: its number, or 0. */
@@ -108,6 +156,7 @@ static void say_waiting(struct host *h)
     for (int i = 0; i < h->comm->size; i++) {
         struct er_mesh_waiting waiting = {.desc = *name_to(h, i),
                                           .collectives = at_messages(h) ? 0 : h->unit[0]->desc.seq,
+                                          .begun = h->collectives,
                                           .sent = h->sent[i],
                                           .received = h->received[i],
                                           .send = stuck_send(h, i),
@@ -122,7 +171,8 @@ static void say_waiting(struct host *h)
 /*
  * Whether we and a peer wait for each other for ever. The peer said to be blocked until we start
  * something that we have not started (so it is still there), and we are blocked until it starts
- * something that it had not started.
+ * something that it had not started. A peer that has begun our collective, and is at a later
+ * operation, has done its part of it: what it sent is on its way, however long the network takes.
  */
 static bool locked_with(const struct host *h, int peer)
 {
@@ -130,8 +180,11 @@ static bool locked_with(const struct host *h, int peer)
     bool by_us =
         w->recv > h->sent[peer] || w->send > h->received[peer] || w->collectives > h->collectives;
 
-    return by_us &&
-           (!at_messages(h) || stuck_recv(h, peer) > w->sent || stuck_send(h, peer) > w->received);
+    bool by_peer = at_messages(h)
+                       ? stuck_recv(h, peer) > w->sent || stuck_send(h, peer) > w->received
+                       : w->begun < h->unit[0]->desc.seq;
+
+    return by_us && by_peer;
 }
 
 /* The same number, another operation: not every path compares descriptors with every rank. */
@@ -199,19 +252,22 @@ int er_host_judge(struct host *h, struct er_error *err)
 
     if (rc)
         return er_error_set(err, rc, "%s", h->ask.text);
-    er_op_text(&h->unit[0]->desc, text);
     if (teller >= 0)
         return er_error_set(err, er_mesh_peer(h->mesh, teller)->in.code,
-                            "%s (told by rank %d during %s)", h->told, teller, text);
+                            "%s (told by rank %d during %s)", h->told, teller,
+                            er_op_text(&h->unit[0]->desc, text));
     if (er_host_told_to_stop(h->comm))
         return er_error_set(err, ER_E_ABORTED, "rank %d was told by its agent to stop during %s",
-                            h->comm->rank, text);
+                            h->comm->rank, er_op_text(&h->unit[0]->desc, text));
     for (int i = 0; i < h->comm->size; i++) {
         rc = i == h->comm->rank ? 0 : judge_end(h, i, now, err);
         if (rc < 0)
             return rc;
     }
-    return judge_time(h, now, err);
+    rc = judge_links(h, now, err);
+    if (rc == 0)
+        rc = judge_address(h, now, err);
+    return rc < 0 ? rc : judge_time(h, now, err);
 }
 
 int er_host_judge_idle(struct host *h, struct er_error *err)
@@ -253,6 +309,7 @@ void er_host_say_waiting(struct host *h, uint64_t first, uint32_t n)
         const struct er_op_desc *desc = part_of(h, first, n, i);
         struct er_mesh_waiting waiting = {.desc = *desc,
                                           .collectives = er_op_is_pair(desc) ? 0 : desc->seq,
+                                          .begun = h->collectives,
                                           .sent = h->sent[i],
                                           .received = h->received[i]};
 

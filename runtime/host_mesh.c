@@ -149,7 +149,8 @@ void er_mesh_link_up(struct er_mesh *mesh, int peer, int channel)
     mesh->down_n--;
 }
 
-/* A member that is lost while we connect will not come back under this generation. */
+/* A member that is lost while we connect will not come back under this generation. What one that
+ * was ready has sent on its links is still to be read. */
 static int check_lives(struct er_mesh *mesh, struct er_error *err)
 {
     er_mesh_watch(mesh);
@@ -158,7 +159,7 @@ static int check_lives(struct er_mesh *mesh, struct er_error *err)
 
         if (p->life == ER_MESH_FAILED)
             return er_error_set(err, p->in.code, "%s (told by rank %d)", p->in.text, i);
-        if (p->life != ER_MESH_ALIVE)
+        if (p->life != ER_MESH_ALIVE && !(p->life == ER_MESH_LEFT && p->in.ready))
             return er_error_set(err, ER_E_PEER_LOST, "rank %d %s while connecting", i,
                                 p->life == ER_MESH_LEFT ? "left" : "closed its connection");
     }
@@ -451,6 +452,7 @@ void er_mesh_tell(struct er_mesh *mesh, enum er_mesh_life life, int code, uint64
     struct er_mesh_frame frame = {.magic = ER_WIRE_MAGIC,
                                   .life = (uint32_t)life,
                                   .code = code < 0 ? code : ER_E_ABORTED,
+                                  .ready = mesh->table_known && mesh->down_n == 0,
                                   .seq = seq};
 
     snprintf(frame.text, sizeof(frame.text), "%s", text);

@@ -30,7 +30,9 @@ enum er_mesh_channel { ER_MESH_CONTROL, ER_MESH_DATA, ER_MESH_CHANNEL_COUNT };
 
 enum er_mesh_life {
     ER_MESH_ALIVE,
-    ER_MESH_LEFT,  /* said goodbye: aborted its communicator without having seen a failure */
+    ER_MESH_LEFT,  /* said goodbye: aborted its communicator without having seen a failure. One that
+                      was ready leaves nobody behind who still connects: its side of each link is
+                      through, and that it left is told by the next operation */
     ER_MESH_LOST,  /* its connection closed without a word */
     ER_MESH_FAILED /* told why it failed */
 };
@@ -41,6 +43,7 @@ enum er_mesh_life {
 struct er_mesh_waiting {
     struct er_op_desc desc;  /* what of it concerns the peer; seq 0: never said */
     uint64_t collectives;    /* in a collective: its number, else 0 */
+    uint64_t begun;          /* the newest collective that it has begun, this one included */
     uint64_t sent, received; /* messages to and from that peer that it has begun */
     uint64_t send, recv;     /* those of them that it cannot leave before the peer acts; 0: none */
 };
@@ -48,10 +51,14 @@ struct er_mesh_waiting {
 /* One message on a control connection; sent whole. */
 struct er_mesh_frame {
     uint32_t magic;
-    uint32_t life;    /* ALIVE: waiting in an operation; LEFT; FAILED */
-    int32_t code;     /* FAILED: its error code */
-    uint32_t missing; /* ALIVE, from rank 0 while connecting: a rank that has not come; else 0 */
-    uint64_t seq;     /* LEFT: the last collective that it has completed */
+    uint32_t life; /* ALIVE: waiting in an operation; LEFT; FAILED */
+    int32_t code;  /* FAILED: its error code */
+    union {
+        uint32_t
+            missing;    /* ALIVE, from rank 0 while connecting: a rank that has not come; else 0 */
+        uint32_t ready; /* LEFT: all its links were up */
+    };
+    uint64_t seq; /* LEFT: the last collective that it has completed */
     union {
         struct er_mesh_waiting waiting; /* ALIVE */
         char text[ER_MESH_TEXT_MAX];    /* FAILED */

@@ -358,12 +358,13 @@ static bool may_step(struct er_transport *t)
     return may_copy_in(t);
 }
 
-static void wait_shm(struct er_transport *t, uint64_t us)
+static void wait_shm(struct er_transport *t, uint64_t us, bool bulk)
 {
     struct shm_rank *me = &t->rank[t->comm->rank];
     struct timespec ts = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
     uint32_t seen = atomic_load_explicit(&me->bell, memory_order_acquire);
 
+    (void)bulk;
     atomic_store(&me->asleep, 1);
     if (!may_step(t))
         syscall(SYS_futex, &me->bell, FUTEX_WAIT, seen, &ts, NULL, 0);

@@ -307,6 +307,11 @@ static bool needs_tcp(const struct er_transport *t, int peer)
     return !lane_done(&t->lane[peer]);
 }
 
+static bool broken_tcp(const struct er_transport *t, int peer)
+{
+    return t->lane[peer].closed;
+}
+
 static const struct er_op *sending_tcp(const struct er_transport *t, int peer)
 {
     return t->lane[peer].out;
@@ -317,7 +322,24 @@ static const struct er_op *receiving_tcp(const struct er_transport *t, int peer)
     return t->lane[peer].in;
 }
 
-static void wait_tcp(struct er_transport *t, uint64_t us)
+/* So many bytes make a socket readable. 1 but during a wait: others wait for the socket too. */
+static void set_low_water(int fd, size_t bytes)
+{
+    int value = (int)bytes;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof(value));
+}
+
+/* What comes without our doing. Not both streams at once: a peer's second one needs its first ones,
+ * ours among them, and ours needs the peer's. */
+static size_t low_water(const struct er_transport *t, const struct lane *l)
+{
+    size_t to = in_limit(t, l), second = DESC_BYTES + l->in_first_n;
+
+    return smaller((l->got < second ? smaller(to, second) : to) - l->got, BULK_BYTES);
+}
+
+static void wait_tcp(struct er_transport *t, uint64_t us, bool bulk)
 {
     nfds_t n = 0;
 
@@ -331,6 +353,8 @@ static void wait_tcp(struct er_transport *t, uint64_t us)
             events |= POLLOUT;
         if (l->got < in_limit(t, l))
             events |= POLLIN;
+        if (bulk && events & POLLIN && !l->closed)
+            set_low_water(l->fd, low_water(t, l));
         if (!l->closed && events)
             t->poll[n++] = (struct pollfd){.fd = l->fd, .events = events};
         if (er_mesh_peer(t->mesh, i)->life == ER_MESH_ALIVE)
@@ -338,6 +362,9 @@ static void wait_tcp(struct er_transport *t, uint64_t us)
                 (struct pollfd){.fd = er_mesh_fd(t->mesh, i, ER_MESH_CONTROL), .events = POLLIN};
     }
     poll(t->poll, n, er_poll_ms(0, us));
+    for (nfds_t i = 0; bulk && i < n; i++)
+        if (t->poll[i].events & POLLIN)
+            set_low_water(t->poll[i].fd, 1);
 }
 
 const struct er_transport_ops er_host_tcp_ops = {
@@ -345,6 +372,7 @@ const struct er_transport_ops er_host_tcp_ops = {
     .begin = begin_tcp,
     .step = step_tcp,
     .needs = needs_tcp,
+    .broken = broken_tcp,
     .sending = sending_tcp,
     .receiving = receiving_tcp,
     .eager_bytes = ER_TCP_EAGER_BYTES,

@@ -10,6 +10,7 @@ enum {
     RING_BYTES = 512 << 10, /* per peer */
     GRAIN_BYTES = 16 << 10, /* reduced at once, unless it is the end */
     CALL_BYTES = 256 << 10, /* per system call, so that a step stays short */
+    BULK_BYTES = 128 << 10, /* for which a thread wakes whose core may be computing */
     DESC_BYTES = sizeof(struct er_op_desc)
 };
 

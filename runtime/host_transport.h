@@ -27,6 +27,8 @@ struct er_transport_ops {
     int (*step)(struct er_transport *t, struct er_error *err);
     /* After ER_STEP_BLOCKED: whether something of it needs something from this peer now. */
     bool (*needs)(const struct er_transport *t, int peer);
+    /* May be NULL. Whether what carries bytes to or from this peer has ended. */
+    bool (*broken)(const struct er_transport *t, int peer);
     /* After ER_STEP_BLOCKED: what is not done yet of messages to and from a peer; NULL: nothing. */
     const struct er_op *(*sending)(const struct er_transport *t, int peer);
     const struct er_op *(*receiving)(const struct er_transport *t, int peer);
@@ -35,8 +37,8 @@ struct er_transport_ops {
      */
     bool (*roomy)(const struct er_transport *t);
     size_t eager_bytes; /* a send of more than that is not done before it is received */
-    /* Until a peer may have acted, at most `us`. */
-    void (*wait)(struct er_transport *t, uint64_t us);
+    /* Until a peer may have acted, at most `us`; `bulk`: rather until much has come. */
+    void (*wait)(struct er_transport *t, uint64_t us, bool bulk);
     void (*close)(struct er_transport *t); /* NULL is fine */
 };
 

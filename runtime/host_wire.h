@@ -7,7 +7,7 @@
 
 #define ER_WIRE_MAGIC   0x4d435245u /* "ERCM" */
 #define ER_WIRE_TABLE   0x54435245u /* "ERCT" */
-#define ER_WIRE_VERSION 2
+#define ER_WIRE_VERSION 3
 
 struct er_wire_hello {
     uint32_t magic;

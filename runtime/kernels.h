@@ -12,22 +12,29 @@ extern "C" {
 
 /* X(name, args): element-wise unless it says otherwise; any grid covers any n. */
 #define ER_KERNELS(X)                                                                              \
-    X(scale_f32, er_kernel_args)     /* x[i] = x[i] * a */                                         \
-    X(sgd_f32, er_kernel_args)       /* p[i] = p[i] - a * (b * g[i]); a: rate, b: 1 / weight */    \
-    X(f32_to_bf16, er_kernel_args)   /* y[i] = x[i], to nearest even */                            \
-    X(bf16_to_f32, er_kernel_args)   /* y[i] = x[i] */                                             \
-    X(f32_to_f16, er_kernel_args)    /* y[i] = x[i], to nearest even */                            \
-    X(f16_to_f32, er_kernel_args)    /* y[i] = x[i] */                                             \
-    X(fixed_add_f32, er_kernel_args) /* y[i] = y[i] + rint(x[i] * s), int64: exact mode */         \
-    X(fixed_take, er_kernel_args)    /* y[i] = (float)(x[i] * s) of int64 x */                     \
-    X(norm2_f32, er_kernel_args)     /* y[block] = sum of x[i]^2, z[block] = non-finite x; a fixed \
-                                        tree */                                                    \
-    X(fill_f32, er_kernel_args)      /* y[i] = a */                                                \
-    X(sum_f64, er_kernel_args)       /* y[0] = (float) and z[0] = sum of double x; one block */    \
+    X(scale_f32, er_kernel_args)   /* x[i] = x[i] * a */                                           \
+    X(sgd_f32, er_kernel_args)     /* p[i] = p[i] - a * (b * g[i]); a: rate, b: 1 / weight */      \
+    X(f32_to_bf16, er_kernel_args) /* y[i] = x[i], to nearest even */                              \
+    X(bf16_to_f32, er_kernel_args) /* y[i] = x[i] */                                               \
+    X(f32_to_f16, er_kernel_args)  /* y[i] = x[i], to nearest even */                              \
+    X(f16_to_f32, er_kernel_args)  /* y[i] = x[i] */                                               \
+    X(norm2_f32, er_kernel_args)   /* y[block] = sum of x[i]^2, z[block] = non-finite x; a fixed   \
+                                      tree */                                                      \
+    X(fill_f32, er_kernel_args)    /* y[i] = a */                                                  \
+    X(sum_f64, er_kernel_args)     /* y[0] = (float) and z[0] = sum of double x; one block */      \
     X(adamw_f32, er_kernel_adam_args)   /* one step of AdamW, as trainer/optim.c computes it */    \
     X(adam_f32, er_kernel_adam_args)    /* of Adam */                                              \
     X(momentum_f32, er_kernel_sgd_args) /* of SGD */                                               \
+    ER_KERNELS_OF_EXACT(X)                                                                         \
     ER_KERNELS_OF_OPS(X)
+
+/* Exact mode, as trainer/exact.c computes it. */
+#define ER_KERNELS_OF_EXACT(X)                                                                     \
+    X(exact_put, er_kernel_exact_args)  /* sums = (adds: sums +) g * unit; how many did not fit is \
+                                           added to words[0] */                                    \
+    X(exact_sum, er_kernel_exact_args)  /* sums = sums + from */                                   \
+    X(exact_take, er_kernel_exact_args) /* g = sums * unit / weight, sums = 0 */                   \
+    X(exact_norm, er_kernel_exact_args) /* of (sums * unit)^2, in 2^-64: three words a block */
 
 /* The operations of trainer/ops/, one or a few each; what the arguments mean is said there. */
 #define ER_KERNELS_OF_OPS(X)                                                                       \
@@ -45,7 +52,8 @@ extern "C" {
     X(norm_back, er_kernel_op_args)                                                                \
     X(embedding, er_kernel_op_args)                                                                \
     X(embedding_back, er_kernel_op_args)                                                           \
-    X(causal, er_kernel_op_args) /* scores become probabilities; a block a row */                  \
+    X(causal, er_kernel_op_args)       /* scores become probabilities; a block a row */            \
+    X(causal_again, er_kernel_op_args) /* the same from the rows' sums */                          \
     X(causal_back, er_kernel_op_args)                                                              \
     X(dropout, er_kernel_op_args)                                                                  \
     X(dropout_back, er_kernel_op_args)                                                             \
@@ -91,6 +99,16 @@ struct er_kernel_sgd_args {
     uint32_t nesterov, pad;
 };
 
+struct er_kernel_exact_args {
+    int64_t *sums;
+    float *g;
+    uint64_t *words;
+    const int64_t *from;
+    uint64_t n;
+    double unit, limit, weight;
+    uint32_t adds, pad;
+};
+
 /* `columns`: what is summed. */
 enum er_columns {
     ER_COLUMNS_D,       /* d */
@@ -99,26 +117,32 @@ enum er_columns {
     ER_COLUMNS_SCALED   /* d x inverse, of s */
 };
 
+/* What the numbers of an operation are stored as; what is computed with them is float32. */
+enum er_kernel_type { ER_KERNEL_F32, ER_KERNEL_F16, ER_KERNEL_BF16 };
+
 /* A row is a sample's group of `cols` elements, `inner` of them a channel; k groups a sample. */
 struct er_kernel_op_args {
-    float *y;               /* written, or added to */
-    const float *x, *w, *b; /* input, weight, bias */
-    const float *d;         /* gradient of the output */
-    float *s;               /* what forward leaves for backward */
+    void *y;               /* written, or added to */
+    const void *x, *w, *b; /* input, weight, bias */
+    const void *d;         /* gradient of the output */
+    float *s;              /* what forward leaves for backward */
     double *z;
     const void *at; /* integers: ids, labels, samples */
     uint64_t n, rows, cols, inner;
     float beta; /* 0: the old content is not read */
     float f;
     uint32_t k, flag;
+    uint8_t ty, tx, tw, tb, td; /* enum er_kernel_type of y, x, w, b, d */
+    uint8_t pad[3];
 };
 
 /* n elements of y in the order of `dim`; `stride` of x. Back: the other way round. */
 struct er_kernel_walk_args {
-    float *y;
-    const float *x;
+    void *y;
+    const void *x;
     uint64_t n, dim[4], stride[4];
-    float beta, pad;
+    float beta;
+    uint8_t ty, tx, pad[2];
 };
 
 #ifdef __cplusplus
@@ -130,5 +154,6 @@ struct er_kernel_walk_args {
 ER_KERNEL_ASSERT(sizeof(struct er_kernel_args) == 48, "kernel arguments");
 ER_KERNEL_ASSERT(sizeof(struct er_kernel_adam_args) == 80, "kernel arguments");
 ER_KERNEL_ASSERT(sizeof(struct er_kernel_sgd_args) == 56, "kernel arguments");
-ER_KERNEL_ASSERT(sizeof(struct er_kernel_op_args) == 112, "kernel arguments");
+ER_KERNEL_ASSERT(sizeof(struct er_kernel_exact_args) == 72, "kernel arguments");
+ER_KERNEL_ASSERT(sizeof(struct er_kernel_op_args) == 120, "kernel arguments");
 ER_KERNEL_ASSERT(sizeof(struct er_kernel_walk_args) == 96, "kernel arguments");

@@ -1,83 +1,24 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/ctlclient.h"
 #include "base/parse.h"
-#include "runtime/localkv.h"
-#include "runtime/runtime_internal.h"
+#include "runtime/context_internal.h"
 
 /* How long an agent may take to answer a request that does not wait for anything; connecting and
  * the first answer together. */
 #define ANSWER_TIMEOUT_US (10 * ER_US_PER_S)
 #define AHEAD_TIMEOUT_US  (3600 * ER_US_PER_S) /* the agent ends us when it comes to nothing */
-/* Strings of WORLD, in order. */
-enum { TEXT_JOB, TEXT_RUN, TEXT_NODE_ID, TEXT_CHECKPOINT_DIR, TEXT_COUNT };
-/* Numbers of WORLD, in order. */
-enum {
-    NUM_RANK,
-    NUM_SIZE,
-    NUM_LOCAL_RANK,
-    NUM_LOCAL_SIZE,
-    NUM_NODE_RANK,
-    NUM_NNODES,
-    NUM_GENERATION,
-    NUM_RESTARTS,
-    NUM_COUNT,
-    NUM_AHEAD = NUM_COUNT /* may be missing */
-};
-
 _Static_assert(ER_KEY_MAX == ER_CTL_KEY_MAX && ER_VALUE_MAX == ER_CTL_VALUE_MAX &&
                    ER_BARRIERS_MAX == ER_CTL_BARRIERS_MAX,
                "the public limits are those of the socket");
-
-struct er_ctx {
-    bool with_agent;
-    bool left;    /* BYE was said */
-    bool rejoins; /* er_rejoin_offer() */
-    bool ahead;   /* the generation is not sealed yet, as far as is known: requests wait for it */
-    struct er_ctl_client client;
-    struct er_page *page; /* mapped; NULL without an agent */
-    /* Last finished step when start-up ended: what was loaded, not done here. */
-    _Atomic uint64_t base_step;
-    struct er_world world;
-    char text[TEXT_COUNT][PATH_MAX];
-    struct er_local_kv kv; /* without an agent */
-};
-
-static int map_page(struct er_ctx *ctx, struct er_error *err)
-{
-    const char *text = getenv("ELASTIC_PAGE_FD");
-    uint64_t fd;
-    if (!text)
-        return 0;
-    int rc = er_parse_u64(text, 0, INT_MAX, &fd, err);
-    if (rc < 0)
-        return er_error_wrap(err, rc, "ELASTIC_PAGE_FD");
-    struct stat st;
-    if (fstat((int)fd, &st) < 0)
-        return er_error_errno(err, "ELASTIC_PAGE_FD=%s", text);
-    if (st.st_size < ER_PAGE_BYTES)
-        return er_error_set(err, ER_E_PROTOCOL, "ELASTIC_PAGE_FD=%s is not a worker page", text);
-    void *page = mmap(NULL, ER_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
-    if (page == MAP_FAILED)
-        return er_error_errno(err, "map ELASTIC_PAGE_FD=%s", text);
-    ctx->page = page;
-    if (ctx->page->magic != ER_PAGE_MAGIC || ctx->page->version != ER_PAGE_VERSION)
-        return er_error_set(err, ER_E_PROTOCOL,
-                            "worker page has version %u, this program speaks %u",
-                            ctx->page->version, ER_PAGE_VERSION);
-    return 0;
-}
 
 /* The text of a refused request is its last string. */
 static int refused(const struct er_ctl_msg *reply, const char *what, struct er_error *err)
@@ -87,6 +28,21 @@ static int refused(const struct er_ctl_msg *reply, const char *what, struct er_e
         er_ctl_copy(reply->str[reply->str_n - 1], text, sizeof(text));
     return er_error_set(err, reply->status, "%s: %s", what,
                         text[0] ? text : er_error_name(reply->status));
+}
+
+/* "51,77". More than there is room for fail as they did before. */
+static size_t read_skips(struct er_ctx *ctx, const struct er_ctl_msg *msg)
+{
+    char text[SKIPS_MAX * 21 + 1], *at = text, *word;
+    size_t n = 0;
+
+    if (msg->str_n <= TEXT_SKIPS || er_ctl_copy(msg->str[TEXT_SKIPS], text, sizeof(text)) < 0)
+        return 0;
+    while (n < SKIPS_MAX && (word = strsep(&at, ",")) != NULL) {
+        if (er_parse_u64(word, 1, UINT64_MAX, &ctx->skips[n], NULL) == 0)
+            n++;
+    }
+    return n;
 }
 
 static int read_world(struct er_ctx *ctx, const struct er_ctl_msg *msg, struct er_error *err)
@@ -113,6 +69,8 @@ static int read_world(struct er_ctx *ctx, const struct er_ctl_msg *msg, struct e
         .run = ctx->text[TEXT_RUN],
         .node_id = ctx->text[TEXT_NODE_ID],
         .checkpoint_dir = ctx->text[TEXT_CHECKPOINT_DIR],
+        .skip_steps = ctx->skips,
+        .skip_steps_n = read_skips(ctx, msg),
     };
     return 0;
 }
@@ -125,19 +83,18 @@ static int greet(struct er_ctx *ctx, uint64_t timeout_us, struct er_error *err)
     int rc = er_ctl_client_call(&ctx->client, &hello, timeout_us, &reply, err);
     if (rc < 0)
         return rc;
-    if (reply.status != 0 || reply.type != ER_CTL_WORLD)
+    if (reply.status < 0)
         return refused(&reply, "the agent refused this process", err);
+    if (reply.status != 0 || reply.type != ER_CTL_WORLD)
+        return er_error_set(err, ER_E_PROTOCOL, "the agent's answer is none to a greeting");
     return read_world(ctx, &reply, err);
 }
 
+/* One that was started beside a generation is told the world of the next one, when it begins. */
 static int join_agent(struct er_ctx *ctx, const char *path, struct er_error *err)
 {
-    uint64_t deadline_us = er_deadline_in(er_now_us(), ANSWER_TIMEOUT_US);
     int rc = er_ctl_client_open(&ctx->client, path, ANSWER_TIMEOUT_US, err);
-    if (rc < 0)
-        return rc;
-    uint64_t now_us = er_now_us();
-    return greet(ctx, deadline_us > now_us ? deadline_us - now_us : 0, err);
+    return rc < 0 ? rc : greet(ctx, AHEAD_TIMEOUT_US, err);
 }
 
 static void world_of_one(struct er_ctx *ctx)
@@ -187,7 +144,7 @@ int er_open(struct er_ctx **ret, struct er_error *err)
     ctx->with_agent = path && path[0];
     int rc = 0;
     if (ctx->with_agent) {
-        rc = map_page(ctx, err);
+        rc = er_ctx_map_page(ctx, err);
         if (rc == 0)
             rc = join_agent(ctx, path, err);
     } else {
@@ -248,11 +205,6 @@ void er_close(struct er_ctx *ctx)
 const struct er_world *er_world(const struct er_ctx *ctx)
 {
     return &ctx->world;
-}
-
-struct er_page *er_ctx_page(const struct er_ctx *ctx)
-{
-    return ctx->page;
 }
 
 static int check_key(const char *key, struct er_error *err)
@@ -351,78 +303,6 @@ int er_barrier(struct er_ctx *ctx, const char *name, uint64_t timeout_us, struct
                : rc;
 }
 
-/* A word about an older generation is history. */
-static uint64_t notice_word(const struct er_ctx *ctx)
-{
-    if (!ctx->page)
-        return ER_NOTICE_NONE;
-    uint64_t word = atomic_load_explicit(&ctx->page->to_worker.word, memory_order_acquire);
-    return word >> 8 >= ctx->world.generation ? word & 0xff : ER_NOTICE_NONE;
-}
-
-enum er_notice er_notice(const struct er_ctx *ctx)
-{
-    return (enum er_notice)(notice_word(ctx) & ER_NOTICE_KIND);
-}
-
-int er_notice_saves(const struct er_ctx *ctx)
-{
-    return (notice_word(ctx) & ER_NOTICE_SAVE) != 0;
-}
-
-/* Of several threads, one: step and time belong together, and whoever sees the step sees its time.
- */
-static void note_first_step(struct er_page_progress *p, uint64_t step, uint64_t now_us)
-{
-    uint64_t none = 0;
-    if (p->first_step == 0 && atomic_compare_exchange_strong(&p->first_step_us, &none, now_us))
-        p->first_step = step;
-}
-
-void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step)
-{
-    if (!ctx->page)
-        return;
-    struct er_page_progress *p = &ctx->page->from_worker;
-    uint64_t now_us = er_now_us();
-    if (phase == ER_PHASE_STARTUP)
-        ctx->base_step = step;
-    else if (step > ctx->base_step)
-        note_first_step(p, step, now_us);
-    p->step_us = now_us;
-    p->step = step;
-    p->phase = phase;
-}
-
-void er_progress_figures(struct er_ctx *ctx, uint64_t samples, double loss, uint64_t total_steps)
-{
-    if (!ctx->page)
-        return;
-    uint64_t bits;
-    memcpy(&bits, &loss, sizeof(bits));
-    struct er_page_progress *p = &ctx->page->from_worker;
-    p->samples = samples;
-    p->loss_bits = bits;
-    p->total_steps = total_steps;
-}
-
-void er_progress_pace(struct er_ctx *ctx, const struct er_pace *pace)
-{
-    struct er_page_progress *p;
-
-    if (!ctx->page)
-        return;
-    p = &ctx->page->from_worker;
-    p->tokens = pace->tokens;
-    p->samples_per_s = pace->samples_per_s;
-    p->tokens_per_s = pace->tokens_per_s;
-    p->data_us = pace->data_us;
-    p->forward_us = pace->forward_us;
-    p->backward_us = pace->backward_us;
-    p->communicate_us = pace->communicate_us;
-    p->optimizer_us = pace->optimizer_us;
-}
-
 int er_ready(struct er_ctx *ctx, struct er_error *err)
 {
     if (!ctx->with_agent)
@@ -435,6 +315,8 @@ int er_ready(struct er_ctx *ctx, struct er_error *err)
 void er_rejoin_offer(struct er_ctx *ctx)
 {
     ctx->rejoins = true;
+    if (ctx->page) /* at once: the generation may end before er_ready() */
+        atomic_store(&ctx->page->from_worker.rejoins, 1);
 }
 
 int er_rejoin(struct er_ctx *ctx, uint64_t timeout_us, struct er_error *err)
@@ -459,18 +341,59 @@ int er_rejoin(struct er_ctx *ctx, uint64_t timeout_us, struct er_error *err)
     return rc;
 }
 
-int er_commit(struct er_ctx *ctx, const struct er_commit *c, struct er_error *err)
+static struct er_ctl_msg commit_request(const struct er_ctx *ctx, const struct er_commit *c)
 {
-    if (!ctx->with_agent)
-        return 0;
-    struct er_ctl_msg reply, msg = request_for(ctx, ER_CTL_COMMIT);
+    struct er_ctl_msg msg = request_for(ctx, ER_CTL_COMMIT);
     const uint64_t nums[] = {c->step,     c->bytes,       c->written_bytes,
                              c->pause_us, c->duration_us, (uint64_t)(int64_t)c->error};
     for (size_t i = 0; i < ER_ARRAY_N(nums); i++)
         er_ctl_num(&msg, nums[i]);
     er_ctl_str(&msg, c->path);
     er_ctl_str(&msg, c->digest);
+    return msg;
+}
+
+int er_commit(struct er_ctx *ctx, const struct er_commit *commit, struct er_error *err)
+{
+    struct er_ctl_msg reply, msg;
+
+    if (!ctx->with_agent)
+        return 0;
+    msg = commit_request(ctx, commit);
     return ask(ctx, &msg, ANSWER_TIMEOUT_US, "commit", &reply, err);
+}
+
+int er_commit_begin(struct er_ctx *ctx, const struct er_commit *commit, struct er_error *err)
+{
+    struct er_ctl_msg msg;
+    int rc;
+
+    if (!ctx->with_agent)
+        return 0;
+    msg = commit_request(ctx, commit);
+    rc = er_ctl_client_ask(&ctx->client, &msg, ANSWER_TIMEOUT_US, err);
+    return rc < 0 ? er_error_wrap(err, rc, "commit") : 0;
+}
+
+int er_commit_end(struct er_ctx *ctx, uint64_t wait_us, struct er_error *err)
+{
+    const struct er_ctl_later *later = &ctx->client.later;
+    int rc;
+
+    if (!ctx->with_agent)
+        return 0;
+    rc = er_ctl_client_answer(&ctx->client, wait_us, err);
+    if (rc == ER_CTL_UNANSWERED)
+        return ER_COMMIT_OPEN;
+    if (rc < 0)
+        return er_error_wrap(err, rc, "commit");
+    if (later->type != ER_CTL_REPLY || later->status > 0)
+        return er_error_set(err, ER_E_PROTOCOL, "commit: unexpected answer %s (%d)",
+                            er_ctl_type_name(later->type), later->status);
+    if (later->status < 0)
+        return er_error_set(err, later->status, "commit: %s",
+                            later->text[0] ? later->text : er_error_name(later->status));
+    return 0;
 }
 
 int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const char *source,

@@ -19,6 +19,9 @@ struct er_compress; /* opaque */
 /* For a reducer of these gradients: 2 bytes an element. -ENOMEM. */
 ER_API int er_compress_open(struct er_compress **ret, const struct er_span *spans, size_t n,
                             struct er_error *err);
+/* The same for a reducer with an engine, in whose memory it works. On a GPU the sums are NCCL's. */
+ER_API int er_compress_open_on(struct er_compress **ret, struct er_engine *engine,
+                               const struct er_span *spans, size_t n, struct er_error *err);
 /* NULL is fine. */
 ER_API void er_compress_close(struct er_compress *compress);
 ER_API struct er_ddp_hook er_compress_hook(struct er_compress *compress);

@@ -45,6 +45,7 @@ struct er_ddp {
     struct er_error misuse;  /* of this step: told to everyone by the vote */
     struct er_error failure; /* of the communicator: for good */
     struct er_ddp_times times;
+    uint64_t bytes; /* of this step's buckets */
 };
 
 static int allocate(struct er_ddp *ddp, const struct er_span *from, size_t n, struct er_error *err)
@@ -103,9 +104,6 @@ static int check_opts(const struct er_ddp_opts *opts, struct er_error *err)
         return er_error_set(err, ER_E_USAGE,
                             "count_nonfinite, norm2 and hook read float32, the gradients are %s",
                             er_dtype_name(opts->dtype));
-    if (opts->hook.pack && opts->engine && opts->engine->device)
-        return er_error_set(err, ER_E_UNSUPPORTED,
-                            "hook: it would get gradients in a GPU's memory, which is not offered");
     if (!opts->hook.pack != !opts->hook.unpack)
         return er_error_set(err, ER_E_USAGE, "hook: pack and unpack, or none of them");
     return 0;
@@ -232,8 +230,11 @@ static int begin_next(struct er_ddp *ddp)
         rc = er_all_reduce(ddp->comm, wire->ptr, wire->count, wire->dtype, ER_SUM,
                            &ddp->flight[ddp->begun % FLIGHT_MAX], &err);
     if (rc == 0) {
-        if (ddp->begun == 0)
+        if (ddp->begun == 0) {
             ddp->first_us = er_now_us();
+            ddp->bytes = 0;
+        }
+        ddp->bytes += wire->count * er_dtype_size(wire->dtype);
         ddp->begun++;
         ddp->packed = false;
     } else if (rc != -EAGAIN) {
@@ -450,6 +451,7 @@ int er_ddp_finish(struct er_ddp *ddp, struct er_vote *vote, struct er_error *err
     if (ddp->plan.buckets_n > 0) {
         times.comm_us = ddp->last_us - ddp->first_us;
         times.exposed_us = complete_us - entered_us;
+        times.bytes = ddp->bytes;
     }
     rc = share_order(ddp, err);
     if (rc < 0)
@@ -475,10 +477,10 @@ bool er_ddp_reduced(const struct er_ddp *ddp)
 int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, size_t n,
                       struct er_error *err)
 {
+    const struct er_sync_place place = {
+        .engine = ddp->engine, .wire = ddp->comm, .control = ddp->control};
     ER_CLEANUP(er_cleanup_free) struct er_sync_part *parts = calloc(n + 1, sizeof(*parts));
 
-    if (ddp->engine->device)
-        return er_error_set(err, ER_E_UNSUPPORTED, "state in a GPU's memory cannot be shared so");
     if (!parts)
         return er_error_set(err, -ENOMEM, "list of %zu tensors", n);
     for (size_t i = 0; i < n; i++)
@@ -487,7 +489,7 @@ int er_ddp_sync_state(struct er_ddp *ddp, const struct er_span *state, size_t n,
             .ptr = state[i].ptr,
             .bytes = state[i].count * sizeof(float),
         };
-    return er_sync_parts(ddp->comm, parts, n, err);
+    return er_sync_parts_at(&place, parts, n, err);
 }
 
 const char *er_ddp_layout(const struct er_ddp *ddp)

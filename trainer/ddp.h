@@ -47,7 +47,9 @@ struct er_ddp_wire {
  * Another form for gradients on the wire. Sums over ranks are made of what `pack` gives; `unpack`
  * turns them into gradients in place, where they stay until apply. Each is called once per bucket
  * and step, by the thread that calls the reducer; on all ranks `pack` gives the same count and
- * type. A failure ends this rank's part in the generation. trainer/compress.h is one.
+ * type. A failure ends this rank's part in the generation. With a GPU's engine gradients and wire
+ * are in its memory, and both functions issue their work on er_engine_stream(), without waiting.
+ * trainer/compress.h is one.
  */
 struct er_ddp_hook {
     void *user;
@@ -70,11 +72,11 @@ struct er_ddp_opts {
     bool norm2; /* adds the squared norm of the reduced gradients to the vote: each rank takes its
                    part of every gradient, so the pass is divided and all ranks agree on the sum */
     bool keep_order;         /* no new buckets after the first step */
-    struct er_ddp_hook hook; /* both functions, or none; float32 only, and not on a GPU */
+    struct er_ddp_hook hook; /* both functions, or none; float32 only */
     /* Who makes the gradients, in its memory; NULL: the CPU. With a GPU's, the communicator is of
      * backend nccl on the same device, and `control` one of the same ranks in host memory, for what
      * is not gradients. A bucket leaves after the work that was issued until er_ddp_ready(); after
-     * er_ddp_finish() the sums are there. er_ddp_sync_state() is not offered. */
+     * er_ddp_finish() the sums are there. */
     struct er_engine *engine;
     struct er_comm *control; /* borrowed; NULL: the reducer's own */
 };
@@ -131,6 +133,7 @@ struct er_ddp_times {
     uint64_t exposed_us; /* of it, waiting in er_ddp_finish(): not hidden behind backward */
     uint64_t vote_us;    /* the vote, after all buckets */
     uint64_t buckets;
+    uint64_t bytes; /* of the arrays that were reduced and gathered, each once */
 };
 /* Of the last step that er_ddp_finish() ended with all buckets reduced; all 0 before. */
 ER_API struct er_ddp_times er_ddp_last_times(const struct er_ddp *ddp);

@@ -41,8 +41,14 @@ const char *er_engine_describe(const struct er_engine *engine)
 
 int er_engine_products(struct er_engine *engine, enum er_dtype type, struct er_error *err)
 {
-    if (type == ER_F32 || type == ER_BF16)
-        return engine->ops->products(engine, type, err);
+    int rc;
+
+    if (type == ER_F32 || type == ER_BF16) {
+        rc = engine->ops->products(engine, type, err);
+        if (rc == 0 && engine->products != type) /* the CPU's is one for all threads */
+            engine->products = type;
+        return rc;
+    }
     return er_error_set(err, ER_E_UNSUPPORTED,
                         "matrix products of %s: float32 and bfloat16 are offered",
                         er_dtype_name(type));
@@ -78,7 +84,64 @@ int er_engine_apply(struct er_engine *engine, const struct er_optim *optim,
     return engine->ops->apply(engine, optim, view, step, lr, scale, err);
 }
 
+int er_engine_fold(struct er_engine *engine, struct er_exact *exact, const struct er_flat *flat,
+                   size_t param, uint64_t *outside, struct er_error *err)
+{
+    const struct er_flat_param *p = &flat->params[param];
+
+    return engine->ops->exact_put(engine, &exact->scale, exact->sums + p->first,
+                                  er_flat_at(flat, ER_FLAT_GRAD, param), p->count, true, outside,
+                                  err);
+}
+
+int er_engine_exact_norm2(struct er_engine *engine, const struct er_exact *exact,
+                          const struct er_flat *flat, double *ret, struct er_error *err)
+{
+    uint64_t words[ER_EXACT_WORDS] = {0};
+    struct er_exact_norm norm;
+    int rc = engine->ops->exact_norm(engine, &exact->scale, exact->sums, flat->total, words, err);
+    int waited = er_engine_wait(engine, rc ? NULL : err); /* in any case: for words of ours */
+
+    if (rc < 0 || waited < 0)
+        return rc ? rc : waited;
+    norm = er_exact_norm_join(words);
+    *ret = er_exact_norm_value(&exact->scale, &norm);
+    return 0;
+}
+
+int er_engine_take(struct er_engine *engine, struct er_exact *exact, const struct er_flat *flat,
+                   double weight, struct er_error *err)
+{
+    return engine->ops->exact_take(engine, &exact->scale, exact->sums, flat->block[ER_FLAT_GRAD],
+                                   flat->total, weight, err);
+}
+
 int er_engine_wait(struct er_engine *engine, struct er_error *err)
 {
     return engine->ops->wait(engine, err);
+}
+
+void er_engine_guard_add(struct er_engine *engine, struct er_engine_guard *guard)
+{
+    guard->next = engine->guards;
+    engine->guards = guard;
+}
+
+void er_engine_guard_remove(struct er_engine *engine, struct er_engine_guard *guard)
+{
+    struct er_engine_guard **at = &engine->guards;
+
+    while (*at && *at != guard)
+        at = &(*at)->next;
+    if (*at)
+        *at = guard->next;
+}
+
+int er_engine_guards_ask(struct er_engine *engine, struct er_error *err)
+{
+    int rc = 0;
+
+    for (struct er_engine_guard *g = engine->guards; g && rc == 0; g = g->next)
+        rc = g->arrived(g->user, err);
+    return rc;
 }

@@ -19,6 +19,7 @@
  * One thread per engine: the one that opened it.
  */
 #include "runtime/comm.h"
+#include "trainer/exact.h"
 #include "trainer/optim.h"
 
 #ifdef __cplusplus
@@ -62,6 +63,16 @@ ER_API int er_engine_get(struct er_engine *engine, void *to, const void *from, s
 ER_API int er_engine_apply(struct er_engine *engine, const struct er_optim *optim,
                            const struct er_optim_view *view, uint64_t step, double lr, double scale,
                            struct er_error *err);
+/* Exact mode where the engine computes: er_exact_fold(), er_exact_norm2() and er_exact_take(), the
+ * same bits. `*outside` is added to, at the latest by the next wait (er_tape_backward() ends with
+ * one); the norm is waited for. The sums are of er_engine_alloc() and er_exact_place(). */
+ER_API int er_engine_fold(struct er_engine *engine, struct er_exact *exact,
+                          const struct er_flat *flat, size_t param, uint64_t *outside,
+                          struct er_error *err);
+ER_API int er_engine_exact_norm2(struct er_engine *engine, const struct er_exact *exact,
+                                 const struct er_flat *flat, double *ret, struct er_error *err);
+ER_API int er_engine_take(struct er_engine *engine, struct er_exact *exact,
+                          const struct er_flat *flat, double weight, struct er_error *err);
 /* Until all that was asked for is done. */
 ER_API int er_engine_wait(struct er_engine *engine, struct er_error *err);
 

@@ -55,13 +55,21 @@ int er_exact_scale(struct er_exact_scale *ret, uint32_t shards, uint64_t weight_
 int er_exact_bind(struct er_exact *exact, const struct er_flat *flat, uint32_t shards,
                   uint64_t weight_max, void *memory, struct er_error *err)
 {
+    int rc = er_exact_place(exact, shards, weight_max, memory, err);
+
+    if (rc == 0)
+        memset(memory, 0, er_exact_bytes(flat));
+    return rc;
+}
+
+int er_exact_place(struct er_exact *exact, uint32_t shards, uint64_t weight_max, void *memory,
+                   struct er_error *err)
+{
     int rc = er_exact_scale(&exact->scale, shards, weight_max, err);
 
-    if (rc < 0)
-        return rc;
-    exact->sums = memory;
-    memset(memory, 0, er_exact_bytes(flat));
-    return 0;
+    if (rc == 0)
+        exact->sums = memory;
+    return rc;
 }
 
 void er_exact_spans(const struct er_exact *exact, const struct er_flat *flat, struct er_span *ret)
@@ -191,14 +199,19 @@ ER_EACH_WIDTH static void mean(int64_t *restrict sums, float *restrict g, size_t
     }
 }
 
-/* sums += gradients, as er_exact_convert(). */
-static uint64_t add_all(const struct er_exact_scale *scale, int64_t *sums, const float *grad,
-                        size_t n)
+uint64_t er_exact_add(const struct er_exact_scale *scale, int64_t *sums, const float *grad,
+                      size_t n)
 {
     uint64_t outside = 0;
     size_t done = has_eights() ? eights(sums, grad, n, scale, true, &outside) : 0;
 
     return outside + add(sums + done, grad + done, n - done, scale->unit, scale->limit);
+}
+
+void er_exact_sum(int64_t *sums, const int64_t *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        sums[i] += from[i];
 }
 
 uint64_t er_exact_convert(const struct er_exact_scale *scale, int64_t *sums, const float *grad,
@@ -223,8 +236,8 @@ uint64_t er_exact_fold(struct er_exact *exact, const struct er_flat *flat, size_
 {
     const struct er_flat_param *p = &flat->params[param];
 
-    return add_all(&exact->scale, exact->sums + p->first, er_flat_at(flat, ER_FLAT_GRAD, param),
-                   p->count);
+    return er_exact_add(&exact->scale, exact->sums + p->first,
+                        er_flat_at(flat, ER_FLAT_GRAD, param), p->count);
 }
 
 void er_exact_take(struct er_exact *exact, const struct er_flat *flat, double weight)
@@ -285,6 +298,20 @@ struct er_exact_norm er_exact_norm_of(const struct er_exact_scale *scale, const 
 void er_exact_norm_add(struct er_exact_norm *norm, const struct er_exact_norm *more)
 {
     *norm = norm_write(norm_read(norm) + norm_read(more));
+}
+
+void er_exact_norm_split(const struct er_exact_norm *norm, uint64_t words[ER_EXACT_WORDS])
+{
+    words[0] = norm->low & UINT32_MAX;
+    words[1] = norm->low >> 32;
+    words[2] = (uint64_t)norm->high;
+}
+
+struct er_exact_norm er_exact_norm_join(const uint64_t words[ER_EXACT_WORDS])
+{
+    wide high = (wide)((wide_bits)words[2] << 64);
+
+    return norm_write(high + (wide)((wide_bits)words[1] << 32) + (wide)words[0]);
 }
 
 double er_exact_norm_value(const struct er_exact_scale *scale, const struct er_exact_norm *norm)

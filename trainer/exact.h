@@ -40,6 +40,10 @@ int er_exact_scale(struct er_exact_scale *ret, uint32_t shards, uint64_t weight_
 /* sums = gradients. Returns how many were not finite or beyond the limit, and left out. */
 uint64_t er_exact_convert(const struct er_exact_scale *scale, int64_t *sums, const float *grad,
                           size_t n);
+/* sums = sums + gradients, likewise; sums = sums + from. */
+uint64_t er_exact_add(const struct er_exact_scale *scale, int64_t *sums, const float *grad,
+                      size_t n);
+void er_exact_sum(int64_t *sums, const int64_t *from, size_t n);
 /* Gradients = sums / weight, rounded once; the sums become 0. */
 void er_exact_mean(const struct er_exact_scale *scale, int64_t *sums, float *grad, size_t n,
                    double weight);
@@ -56,6 +60,10 @@ struct er_exact_norm {
 struct er_exact_norm er_exact_norm_of(const struct er_exact_scale *scale, const int64_t *sums,
                                       size_t n);
 void er_exact_norm_add(struct er_exact_norm *norm, const struct er_exact_norm *more);
+/* The same norm as words, each a sum of parts' words (modulo 2^64): at most 2^32 parts. */
+#define ER_EXACT_WORDS 3
+void er_exact_norm_split(const struct er_exact_norm *norm, uint64_t words[ER_EXACT_WORDS]);
+struct er_exact_norm er_exact_norm_join(const uint64_t words[ER_EXACT_WORDS]);
 /* As er_optim_norm2() of the sums (not of the means). */
 double er_exact_norm_value(const struct er_exact_scale *scale, const struct er_exact_norm *norm);
 
@@ -69,6 +77,10 @@ size_t er_exact_bytes(const struct er_flat *flat);
  * aligned to ER_FLAT_ALIGN, the caller's; becomes 0. -EINVAL: shards or weight out of range. */
 int er_exact_bind(struct er_exact *exact, const struct er_flat *flat, uint32_t shards,
                   uint64_t weight_max, void *memory, struct er_error *err);
+/* The same with memory that is 0 everywhere already, and may be an engine's (trainer/engine.h:
+ * er_engine_fold() and the like take the place of the calls below). */
+int er_exact_place(struct er_exact *exact, uint32_t shards, uint64_t weight_max, void *memory,
+                   struct er_error *err);
 /* One span per parameter, of int64: for er_ddp_open() with .dtype = ER_I64. `ret`: params_n. */
 void er_exact_spans(const struct er_exact *exact, const struct er_flat *flat, struct er_span *ret);
 /* Adds a parameter's gradient, of one shard alone, to the sums; it stays (the next shard's takes

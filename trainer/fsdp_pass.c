@@ -1,7 +1,5 @@
-#include <string.h>
-
 #include "base/clock.h"
-#include "trainer/fsdp_internal.h"
+#include "trainer/shadow.h"
 
 static const char *name_of(const struct er_fsdp *f, size_t unit)
 {
@@ -19,13 +17,62 @@ static int fail(struct er_fsdp *f, int rc, const char *what, size_t unit, struct
     return er_error_set(err, f->failure.code, "%s", f->failure.text);
 }
 
-static int wait_op(struct er_fsdp *f, struct er_op *op, struct er_error *err)
+static const char gathering[] = "gathering", reducing[] = "reducing the gradients",
+                  forwarding[] = "forwarding the gradients";
+
+static int wait_op(struct er_fsdp *f, struct er_op *op, size_t unit, const char *what,
+                   struct er_error *err)
 {
     uint64_t begun_us = er_now_us();
     int rc = er_op_wait(op, UINT64_MAX, err);
 
     f->exposed_us += er_now_us() - begun_us;
+    return rc < 0 ? fail(f, rc, what, unit, err) : 0;
+}
+
+static int wait_oldest(struct er_fsdp *f, struct er_error *err)
+{
+    const struct er_fsdp_flight *oldest = &f->flight[f->flight_done++ % ER_FSDP_FLIGHT_MAX];
+
+    return wait_op(f, oldest->op, oldest->unit, oldest->what, err);
+}
+
+int er_fsdp_arrived(void *user, struct er_error *err)
+{
+    struct er_fsdp *f = user;
+    int rc = f->failure.code ? er_error_set(err, f->failure.code, "%s", f->failure.text) : 0;
+
+    while (rc == 0 && f->flight_done < f->flight_begun)
+        rc = wait_oldest(f, err);
     return rc;
+}
+
+/* What is issued from now on has the operation's result: the host waits for it, or a GPU's stream,
+ * and the host asks later whether it was one. */
+static int use_result(struct er_fsdp *f, struct er_op *op, size_t unit, const char *what,
+                      struct er_error *err)
+{
+    int rc = 0;
+
+    if (!f->engine->device)
+        return wait_op(f, op, unit, what, err);
+    if (f->flight_begun - f->flight_done == ER_FSDP_FLIGHT_MAX)
+        rc = wait_oldest(f, err);
+    if (rc < 0)
+        return rc;
+    rc = er_op_before(op, f->engine->stream, err);
+    if (rc < 0)
+        return fail(f, rc, what, unit, err);
+    f->flight[f->flight_begun++ % ER_FSDP_FLIGHT_MAX] = (struct er_fsdp_flight){op, unit, what};
+    return 0;
+}
+
+/* Operations begun from now on find what was issued so far. */
+static int after_work(struct er_fsdp *f, size_t unit, const char *what, struct er_error *err)
+{
+    int rc = f->engine->stream ? er_comm_after(f->comm, f->engine->stream, err) : 0;
+
+    return rc < 0 ? fail(f, rc, what, unit, err) : 0;
 }
 
 static int await_gather(struct er_fsdp *f, size_t unit, struct er_error *err)
@@ -35,11 +82,10 @@ static int await_gather(struct er_fsdp *f, size_t unit, struct er_error *err)
 
     if (u->state != ER_FSDP_GATHERING)
         return 0;
-    rc = wait_op(f, u->gather, err);
-    if (rc < 0)
-        return fail(f, rc, "gathering", unit, err);
-    u->state = ER_FSDP_HERE;
-    return 0;
+    rc = use_result(f, u->gather, unit, gathering, err);
+    if (rc == 0)
+        u->state = ER_FSDP_HERE;
+    return rc;
 }
 
 /* Whoever is in the memory that `unit` needs goes. */
@@ -62,32 +108,48 @@ static int begin_gather(struct er_fsdp *f, size_t unit, struct er_error *err)
 {
     const struct er_fsdp_unit *plan = &f->plan.units[unit];
     struct er_fsdp_gathered *u = &f->units[unit];
+    const enum er_dtype type = f->opts.param_dtype;
+    void *mine = f->block[ER_FLAT_VALUE] + plan->mine;
     int rc;
 
     if (u->state != ER_FSDP_AWAY)
         return 0;
     rc = make_room(f, unit, err);
+    if (rc == 0 &&
+        type != ER_F32) { /* to this rank's block of what is gathered, from where it goes */
+        mine = er_fsdp_at(u->value, type, plan->shard * (size_t)f->rank);
+        rc = f->engine->ops->convert(f->engine, f->block[ER_FLAT_VALUE] + plan->mine, ER_F32, mine,
+                                     type, plan->shard, err);
+    }
+    if (rc == 0)
+        rc = after_work(f, unit, gathering, err);
     if (rc < 0)
         return rc;
-    rc = er_all_gather_to(f->comm, f->block[ER_FLAT_VALUE] + plan->mine, u->value, plan->shard,
-                          ER_F32, &u->gather, err);
+    rc = er_all_gather_to(f->comm, mine, u->value, plan->shard, type, &u->gather, err);
     if (rc < 0)
-        return fail(f, rc, "gathering", unit, err);
+        return fail(f, rc, gathering, unit, err);
+    f->wire_bytes += plan->count * er_dtype_size(type);
     if (!f->first_us)
         f->first_us = er_now_us();
     u->state = ER_FSDP_GATHERING;
     return 0;
 }
 
-/* Where the sums arrive: in the shard; of several passes each in place, in this rank's block of the
- * gathered gradients, from where it is added. */
-static float *reduced_of(const struct er_fsdp *f, size_t unit)
+/* Sums arrive in the shard at once. */
+static bool is_direct(const struct er_fsdp *f)
+{
+    return f->opts.passes == 1 && f->opts.reduce_dtype == ER_F32;
+}
+
+/* Where the sums arrive: in the shard; of several passes, or of 16 bits, in place, in this rank's
+ * block of the gathered gradients, from where they are added. */
+static void *reduced_of(const struct er_fsdp *f, size_t unit)
 {
     const struct er_fsdp_unit *plan = &f->plan.units[unit];
 
-    if (f->opts.passes == 1)
+    if (is_direct(f))
         return f->block[ER_FLAT_GRAD] + plan->mine;
-    return f->units[unit].grad + plan->shard * (size_t)f->rank;
+    return er_fsdp_at(f->units[unit].grad, f->opts.reduce_dtype, plan->shard * (size_t)f->rank);
 }
 
 /* The same of exact mode, always in place: sums are of several passes. */
@@ -100,35 +162,37 @@ static int begin_scatter(struct er_fsdp *f, size_t unit, struct er_error *err)
 {
     const struct er_fsdp_unit *plan = &f->plan.units[unit];
     struct er_fsdp_gathered *u = &f->units[unit];
-    int rc;
+    int rc = 0;
 
-    if (f->sums) {
-        f->outside += er_exact_convert(&f->scale, u->sums, u->grad, plan->count);
-        rc = er_reduce_scatter(f->comm, u->sums, exact_reduced_of(f, unit), plan->shard, ER_I64,
-                               ER_SUM, &u->scatter, err);
-    } else {
-        rc = er_reduce_scatter(f->comm, u->grad, reduced_of(f, unit), plan->shard, ER_F32, ER_SUM,
-                               &u->scatter, err);
-    }
-    return rc < 0 ? fail(f, rc, "reducing the gradients", unit, err) : 0;
+    u->pass = f->passes;
+    if (f->sums)
+        rc = f->engine->ops->exact_put(f->engine, &f->scale, u->sums, u->grad, plan->count, false,
+                                       &f->outside, err);
+    if (rc == 0)
+        rc = after_work(f, unit, reducing, err);
+    if (rc < 0)
+        return rc;
+    rc = f->sums ? er_reduce_scatter(f->comm, u->sums, exact_reduced_of(f, unit), plan->shard,
+                                     ER_I64, ER_SUM, &u->scatter, err)
+                 : er_reduce_scatter(f->comm, u->grad, reduced_of(f, unit), plan->shard,
+                                     f->opts.reduce_dtype, ER_SUM, &u->scatter, err);
+    f->wire_bytes +=
+        plan->count * (f->sums ? sizeof(*f->sums) : er_dtype_size(f->opts.reduce_dtype));
+    return rc < 0 ? fail(f, rc, reducing, unit, err) : 0;
 }
 
 /* What a pass left of a unit, to the shard's sums. */
-static void add_reduced(struct er_fsdp *f, size_t unit)
+static int add_reduced(struct er_fsdp *f, size_t unit, struct er_error *err)
 {
     const struct er_fsdp_unit *plan = &f->plan.units[unit];
 
-    if (f->sums) {
-        const int64_t *from = exact_reduced_of(f, unit);
-
-        for (size_t i = 0; i < plan->shard; i++)
-            f->sums[plan->mine + i] += from[i];
-    } else if (f->opts.passes > 1) {
-        const float *from = reduced_of(f, unit);
-
-        for (size_t i = 0; i < plan->shard; i++)
-            f->block[ER_FLAT_GRAD][plan->mine + i] += from[i];
-    }
+    if (f->sums)
+        return f->engine->ops->exact_sum(f->engine, f->sums + plan->mine, exact_reduced_of(f, unit),
+                                         plan->shard, err);
+    if (is_direct(f))
+        return 0;
+    return f->engine->ops->add(f->engine, f->block[ER_FLAT_GRAD] + plan->mine, reduced_of(f, unit),
+                               f->opts.reduce_dtype, plan->shard, err);
 }
 
 static int await_scatter(struct er_fsdp *f, size_t unit, struct er_error *err)
@@ -138,12 +202,14 @@ static int await_scatter(struct er_fsdp *f, size_t unit, struct er_error *err)
 
     if (!u->scatter)
         return 0;
-    rc = wait_op(f, u->scatter, err);
+    rc = use_result(f, u->scatter, unit, reducing, err);
     u->scatter = NULL;
-    if (rc < 0)
-        return fail(f, rc, "reducing the gradients", unit, err);
-    add_reduced(f, unit);
-    return 0;
+    if (rc == 0)
+        rc = add_reduced(f, unit, err);
+    if (rc < 0 || u->pass != f->opts.passes)
+        return rc;
+    rc = er_shadow_forward(f, unit, err);
+    return rc < 0 ? fail(f, rc, forwarding, unit, err) : 0;
 }
 
 /* The tape's leaves of a unit are where it was gathered; their gradients begin at 0, padding and
@@ -157,22 +223,23 @@ static void point_leaves(struct er_fsdp *f, size_t unit)
         struct er_tensor *leaf = er_tape_param(f->tape, p);
         size_t at = er_fsdp_param_at(&f->plan, p);
 
-        leaf->value = u->value + at;
-        leaf->grad = u->grad + at;
+        leaf->value = er_fsdp_at(u->value, leaf->dtype, at);
+        leaf->grad = er_fsdp_at(u->grad, leaf->grad_dtype, at);
     }
 }
 
 /* Whoever had this memory for gradients, in this pass or the one before, is done with it. */
 static int begin_grads(struct er_fsdp *f, size_t unit, struct er_error *err)
 {
+    size_t bytes = f->plan.units[unit].count * er_dtype_size(f->opts.reduce_dtype);
     int rc = await_scatter(f, unit, err);
 
     for (size_t i = f->place[unit] % 2; f->place[unit] != SIZE_MAX && i < f->ring_n && rc == 0;
          i += 2)
         rc = await_scatter(f, f->ring[i], err);
-    if (rc == 0)
-        memset(f->units[unit].grad, 0, f->plan.units[unit].count * sizeof(float));
-    return rc;
+    return rc ? rc
+              : f->engine->ops->fill(f->engine, f->units[unit].grad, 0.0f, bytes / sizeof(float),
+                                     err);
 }
 
 static bool is_backward(const struct er_fsdp *f, size_t position)
@@ -311,8 +378,19 @@ int er_fsdp_use(void *user, size_t param, bool backward, struct er_error *err)
     return to < f->position ? go_back(f, unit, backward, err) : advance(f, to, err);
 }
 
+/* What this rank keeps for another one is here as well. */
+static int await_shadow(struct er_fsdp *f, struct er_error *err)
+{
+    uint64_t begun_us = er_now_us();
+    int rc = er_shadow_await(f, err);
+
+    f->exposed_us += er_now_us() - begun_us;
+    return rc < 0 ? fail(f, rc, forwarding, f->plan.units_n - 1, err) : 0;
+}
+
 int er_fsdp_complete(struct er_fsdp *f, struct er_error *err)
 {
+    uint64_t begun_us;
     int rc = f->failure.code ? er_error_set(err, f->failure.code, "%s", f->failure.text) : 0;
 
     if (rc == 0 && f->in_pass)
@@ -324,6 +402,13 @@ int er_fsdp_complete(struct er_fsdp *f, struct er_error *err)
     }
     for (size_t u = f->plan.units_n; u-- > 0 && rc == 0;)
         rc = await_scatter(f, u, err);
+    begun_us = er_now_us();
+    if (rc == 0)
+        rc = er_fsdp_arrived(f, err);
+    if (f->engine->device) /* before, the host was ahead of the GPU's work */
+        f->exposed_us = er_now_us() - begun_us;
+    if (rc == 0)
+        rc = await_shadow(f, err);
     return rc;
 }
 

@@ -1,20 +1,18 @@
 #include "trainer/fsdp_plan.h"
 
-static size_t rounded(size_t n, size_t to)
-{
-    return (n + to - 1) / to * to;
-}
+#include "trainer/reshard.h"
+
+_Static_assert(ER_SHARD_LINE * sizeof(float) == ER_FLAT_ALIGN, "shards are whole cache lines");
 
 int er_fsdp_plan_make(struct er_fsdp_plan *plan, struct er_error *err)
 {
     const struct er_flat *flat = plan->flat;
-    const size_t line = ER_FLAT_ALIGN / sizeof(float);
     size_t next = 0;
 
     plan->total = 0;
     for (size_t u = 0; u < plan->units_n; u++) {
         struct er_fsdp_unit *unit = &plan->units[u];
-        size_t end = unit->first + unit->params_n, elements;
+        size_t end = unit->first + unit->params_n;
 
         if (!unit->name || !unit->name[0] || unit->params_n == 0)
             return er_error_set(err, ER_E_USAGE, "unit %zu: it needs a name and parameters", u);
@@ -23,10 +21,10 @@ int er_fsdp_plan_make(struct er_fsdp_plan *plan, struct er_error *err)
                                 "unit '%s': parameters %zu to %zu, the next one of the %zu is %zu",
                                 unit->name, unit->first, end - 1, flat->params_n, next);
         next = end;
-        elements = (end < flat->params_n ? flat->params[end].first : flat->total) -
-                   flat->params[unit->first].first;
-        unit->count = rounded(elements, line * (size_t)plan->size);
-        unit->shard = unit->count / (size_t)plan->size;
+        unit->elements = (end < flat->params_n ? flat->params[end].first : flat->total) -
+                         flat->params[unit->first].first;
+        unit->shard = er_shard_elements(unit->elements, (uint32_t)plan->size);
+        unit->count = unit->shard * (size_t)plan->size;
         unit->mine = plan->total;
         plan->total += unit->shard;
     }

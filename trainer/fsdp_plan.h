@@ -19,10 +19,11 @@ extern "C" {
 struct er_fsdp_unit {
     const char *name;
     size_t first, params_n;
-    bool keep;    /* stays gathered during a whole pass: parameters used at both ends of a model */
-    size_t count; /* elements, padding included: size shards */
-    size_t shard; /* elements of one rank */
-    size_t mine;  /* where a rank's shard begins in its own memory */
+    bool keep; /* stays gathered during a whole pass: parameters used at both ends of a model */
+    size_t elements; /* without the padding behind it */
+    size_t count;    /* elements, padding included: size shards */
+    size_t shard;    /* elements of one rank */
+    size_t mine;     /* where a rank's shard begins in its own memory */
 };
 
 struct er_fsdp_plan {

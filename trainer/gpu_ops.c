@@ -6,8 +6,8 @@
 
 static int relu(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
-    const struct er_kernel_op_args a = {
-        .y = node->out->value, .x = node->in[0]->value, .n = node->out->count};
+    const struct er_kernel_op_args a = {ER_VALUE(y, node->out), ER_VALUE(x, node->in[0]),
+                                        .n = node->out->count};
 
     return er_gpu_each(gpu, ER_KERNEL_relu, &a, err);
 }
@@ -15,19 +15,16 @@ static int relu(struct er_gpu_engine *gpu, struct er_node *node, struct er_error
 static int relu_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
                      struct er_error *err)
 {
-    const struct er_kernel_op_args a = {.y = node->in[0]->grad,
-                                        .x = node->out->value,
-                                        .d = node->out->grad,
-                                        .n = node->out->count,
-                                        .beta = beta};
+    const struct er_kernel_op_args a = {ER_GRAD(y, node->in[0]), ER_VALUE(x, node->out),
+                                        ER_GRAD(d, node->out), .n = node->out->count, .beta = beta};
 
     return er_gpu_each(gpu, ER_KERNEL_relu_back, &a, err);
 }
 
 static int gelu(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
-    const struct er_kernel_op_args a = {
-        .y = node->out->value, .x = node->in[0]->value, .n = node->out->count};
+    const struct er_kernel_op_args a = {ER_VALUE(y, node->out), ER_VALUE(x, node->in[0]),
+                                        .n = node->out->count};
 
     return er_gpu_each(gpu, ER_KERNEL_gelu, &a, err);
 }
@@ -35,11 +32,8 @@ static int gelu(struct er_gpu_engine *gpu, struct er_node *node, struct er_error
 static int gelu_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
                      struct er_error *err)
 {
-    const struct er_kernel_op_args a = {.y = node->in[0]->grad,
-                                        .x = node->in[0]->value,
-                                        .d = node->out->grad,
-                                        .n = node->out->count,
-                                        .beta = beta};
+    const struct er_kernel_op_args a = {ER_GRAD(y, node->in[0]), ER_VALUE(x, node->in[0]),
+                                        ER_GRAD(d, node->out), .n = node->out->count, .beta = beta};
 
     return er_gpu_each(gpu, ER_KERNEL_gelu_back, &a, err);
 }
@@ -48,16 +42,17 @@ static int gelu_back(struct er_gpu_engine *gpu, struct er_node *node, float beta
 static int pass_on(struct er_gpu_engine *gpu, struct er_node *node, float beta,
                    struct er_error *err)
 {
-    const struct er_kernel_op_args a = {
-        .y = node->in[0]->grad, .d = node->out->grad, .n = node->out->count, .beta = beta};
+    const struct er_kernel_op_args a = {ER_GRAD(y, node->in[0]), ER_GRAD(d, node->out),
+                                        .n = node->out->count, .beta = beta};
 
     return er_gpu_each(gpu, ER_KERNEL_accumulate, &a, err);
 }
 
+/* The type of the output may be another one. */
 static int reshape(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
-    const struct er_kernel_op_args a = {
-        .y = node->out->value, .d = node->in[0]->value, .n = node->out->count};
+    const struct er_kernel_op_args a = {ER_VALUE(y, node->out), ER_VALUE(d, node->in[0]),
+                                        .n = node->out->count};
 
     return er_gpu_each(gpu, ER_KERNEL_accumulate, &a, err);
 }
@@ -65,13 +60,11 @@ static int reshape(struct er_gpu_engine *gpu, struct er_node *node, struct er_er
 /* Of two inputs, the second repeated. */
 static struct er_kernel_op_args pair(const struct er_node *node)
 {
-    return (struct er_kernel_op_args){.y = node->out->value,
-                                      .x = node->in[0]->value,
-                                      .w = node->in[1]->value,
-                                      .d = node->out->grad,
-                                      .n = node->out->count,
-                                      .rows = node->out->count / node->in[1]->count,
-                                      .cols = node->in[1]->count};
+    return (struct er_kernel_op_args){
+        ER_VALUE(y, node->out),    ER_VALUE(x, node->in[0]),
+        ER_VALUE(w, node->in[1]),  ER_GRAD(d, node->out),
+        .n = node->out->count,     .rows = node->out->count / node->in[1]->count,
+        .cols = node->in[1]->count};
 }
 
 static int add(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
@@ -86,7 +79,7 @@ static int add_back_y(struct er_gpu_engine *gpu, struct er_node *node, float bet
 {
     struct er_kernel_op_args a = pair(node);
 
-    a.y = node->in[1]->grad;
+    ER_SET_GRAD(a, y, node->in[1]);
     a.beta = beta;
     return er_gpu_columns(gpu, a, ER_COLUMNS_D, err);
 }
@@ -103,7 +96,7 @@ static int mul_back_x(struct er_gpu_engine *gpu, struct er_node *node, float bet
 {
     struct er_kernel_op_args a = pair(node);
 
-    a.y = node->in[0]->grad;
+    ER_SET_GRAD(a, y, node->in[0]);
     a.beta = beta;
     return er_gpu_each(gpu, ER_KERNEL_mul_back, &a, err);
 }
@@ -113,7 +106,7 @@ static int mul_back_y(struct er_gpu_engine *gpu, struct er_node *node, float bet
 {
     struct er_kernel_op_args a = pair(node);
 
-    a.y = node->in[1]->grad;
+    ER_SET_GRAD(a, y, node->in[1]);
     a.beta = beta;
     return er_gpu_columns(gpu, a, ER_COLUMNS_DX, err);
 }
@@ -144,8 +137,8 @@ static int dropout(struct er_gpu_engine *gpu, struct er_node *node, struct er_er
     if (rc < 0)
         return rc;
     a = dropout_args(node);
-    a.y = node->out->value;
-    a.x = node->in[0]->value;
+    ER_SET_VALUE(a, y, node->out);
+    ER_SET_VALUE(a, x, node->in[0]);
     return er_gpu_each(gpu, ER_KERNEL_dropout, &a, err);
 }
 
@@ -154,8 +147,8 @@ static int dropout_back(struct er_gpu_engine *gpu, struct er_node *node, float b
 {
     struct er_kernel_op_args a = dropout_args(node);
 
-    a.y = node->in[0]->grad;
-    a.d = node->out->grad;
+    ER_SET_GRAD(a, y, node->in[0]);
+    ER_SET_GRAD(a, d, node->out);
     a.beta = beta;
     return er_gpu_each(gpu, ER_KERNEL_dropout_back, &a, err);
 }
@@ -163,11 +156,11 @@ static int dropout_back(struct er_gpu_engine *gpu, struct er_node *node, float b
 /* ---- transposition ---- */
 
 static int walk(struct er_gpu_engine *gpu, const struct er_node *node, enum er_kernel kernel,
-                float *y, const float *x, float beta, struct er_error *err)
+                struct er_kernel_walk_args a, struct er_error *err)
 {
     const struct er_walk w = er_transpose_walk(node);
-    struct er_kernel_walk_args a = {.y = y, .x = x, .n = node->out->count, .beta = beta};
 
+    a.n = node->out->count;
     for (size_t i = 0; i < ER_SHAPE_DIMS_MAX; i++) {
         a.dim[i] = w.dim[i];
         a.stride[i] = w.stride[i];
@@ -178,13 +171,18 @@ static int walk(struct er_gpu_engine *gpu, const struct er_node *node, enum er_k
 
 static int transpose(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
-    return walk(gpu, node, ER_KERNEL_transpose, node->out->value, node->in[0]->value, 0.0f, err);
+    const struct er_kernel_walk_args a = {ER_VALUE(y, node->out), ER_VALUE(x, node->in[0])};
+
+    return walk(gpu, node, ER_KERNEL_transpose, a, err);
 }
 
 static int transpose_back(struct er_gpu_engine *gpu, struct er_node *node, float beta,
                           struct er_error *err)
 {
-    return walk(gpu, node, ER_KERNEL_transpose_back, node->in[0]->grad, node->out->grad, beta, err);
+    const struct er_kernel_walk_args a = {ER_GRAD(y, node->in[0]), ER_GRAD(x, node->out),
+                                          .beta = beta};
+
+    return walk(gpu, node, ER_KERNEL_transpose_back, a, err);
 }
 
 /* ---- matrix products ---- */
@@ -192,10 +190,9 @@ static int transpose_back(struct er_gpu_engine *gpu, struct er_node *node, float
 static int linear(struct er_gpu_engine *gpu, struct er_node *node, struct er_error *err)
 {
     const struct er_tensor *b = node->in[2];
-    const struct er_kernel_op_args bias = {.y = node->out->value,
-                                           .w = b ? b->value : NULL,
-                                           .n = node->out->count,
-                                           .cols = er_op_cols(node->out)};
+    const struct er_kernel_op_args bias = {ER_VALUE(y, node->out), .w = b ? b->value : NULL,
+                                           .tw = b ? er_gpu_type(b->dtype) : ER_KERNEL_F32,
+                                           .n = node->out->count, .cols = er_op_cols(node->out)};
     const struct er_matmul product = er_linear_product(node, ER_PRODUCT_FORWARD, b ? 1.0f : 0.0f);
     int rc = b ? er_gpu_each(gpu, ER_KERNEL_rows, &bias, err) : 0;
 
@@ -221,11 +218,9 @@ static int linear_back_w(struct er_gpu_engine *gpu, struct er_node *node, float 
 static int linear_back_b(struct er_gpu_engine *gpu, struct er_node *node, float beta,
                          struct er_error *err)
 {
-    const struct er_kernel_op_args a = {.y = node->in[2]->grad,
-                                        .d = node->out->grad,
+    const struct er_kernel_op_args a = {ER_GRAD(y, node->in[2]), ER_GRAD(d, node->out),
                                         .rows = er_op_rows(node->out),
-                                        .cols = er_op_cols(node->out),
-                                        .beta = beta};
+                                        .cols = er_op_cols(node->out), .beta = beta};
 
     return er_gpu_columns(gpu, a, ER_COLUMNS_D, err);
 }
@@ -266,6 +261,7 @@ static const struct er_gpu_op relu_op = {.forward = relu, .backward = {relu_back
 static const struct er_gpu_op gelu_op = {.forward = gelu, .backward = {gelu_back}};
 static const struct er_gpu_op dropout_op = {.forward = dropout, .backward = {dropout_back}};
 static const struct er_gpu_op reshape_op = {.forward = reshape, .backward = {pass_on}};
+static const struct er_gpu_op cast_op = {.forward = reshape, .backward = {pass_on}};
 static const struct er_gpu_op transpose_op = {.forward = transpose, .backward = {transpose_back}};
 
 const struct er_gpu_op *const er_gpu_ops[ER_OP_ID_COUNT] = {
@@ -283,5 +279,6 @@ const struct er_gpu_op *const er_gpu_ops[ER_OP_ID_COUNT] = {
     [ER_OP_ID_dropout] = &dropout_op,
     [ER_OP_ID_reshape] = &reshape_op,
     [ER_OP_ID_transpose] = &transpose_op,
+    [ER_OP_ID_cast] = &cast_op,
     [ER_OP_ID_cross_entropy] = &er_gpu_cross_entropy,
 };

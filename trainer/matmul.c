@@ -132,6 +132,7 @@ void er_matmul(const struct er_matmul *p)
     size_t ldb = p->ldb ? p->ldb : p->transpose_b ? p->k : p->n;
 
     assert(blas.sgemm && "er_matmul_setup() comes first");
+    assert(p->a_type == ER_F32 && p->b_type == ER_F32 && p->c_type == ER_F32);
     blas.sgemm(CblasRowMajor, p->transpose_a ? CblasTrans : CblasNoTrans,
                p->transpose_b ? CblasTrans : CblasNoTrans, (int)p->m, (int)p->n, (int)p->k, 1.0f,
                p->a, (int)lda, p->b, (int)ldb, p->beta, p->c, (int)(p->ldc ? p->ldc : p->n));

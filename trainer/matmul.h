@@ -11,6 +11,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "runtime/comm.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,7 +38,8 @@ struct er_matmul {
     float *c;
     bool transpose_a, transpose_b;
     float beta;
-    size_t lda, ldb, ldc; /* elements from one stored row to the next; 0: no gaps */
+    size_t lda, ldb, ldc;                 /* elements from one stored row to the next; 0: no gaps */
+    enum er_dtype a_type, b_type, c_type; /* er_matmul() is of float32 alone, a GPU's of more */
 };
 #define ER_MATMUL_DIM_MAX 0x7fffffff /* OpenBLAS counts in int */
 

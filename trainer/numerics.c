@@ -6,17 +6,26 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "trainer/engine_ops.h"
 #include "trainer/matmul.h"
 #include "trainer/sync.h"
 
-void er_numerics_describe(char ret_text[ER_NUMERICS_TEXT_MAX])
+void er_numerics_describe(const struct er_engine *engine, char ret_text[ER_NUMERICS_TEXT_MAX])
 {
+    const struct er_device_info *gpu = engine->device ? er_device_info(engine->device) : NULL;
+
     memset(ret_text, 0, ER_NUMERICS_TEXT_MAX);
-    snprintf(ret_text, ER_NUMERICS_TEXT_MAX, "elastic-train gcc %.40s, %.100s", __VERSION__,
-             er_matmul_describe());
+    if (gpu)
+        snprintf(ret_text, ER_NUMERICS_TEXT_MAX,
+                 "elastic-train gcc %.40s, %s, compute %d.%d, cuda %d, products %s", __VERSION__,
+                 er_engine_describe(engine), gpu->capability / 10, gpu->capability % 10,
+                 gpu->runtime_version, er_dtype_name(engine->products));
+    else
+        snprintf(ret_text, ER_NUMERICS_TEXT_MAX, "elastic-train gcc %.40s, %.100s", __VERSION__,
+                 er_matmul_describe());
 }
 
-int er_numerics_agree(struct er_comm *comm, struct er_error *err)
+int er_numerics_agree(struct er_comm *comm, const struct er_engine *engine, struct er_error *err)
 {
     size_t size = (size_t)er_comm_size(comm);
     ER_CLEANUP(er_cleanup_free) char *all = malloc(size * ER_NUMERICS_TEXT_MAX);
@@ -25,7 +34,7 @@ int er_numerics_agree(struct er_comm *comm, struct er_error *err)
 
     if (!all)
         return er_error_set(err, -ENOMEM, "numerics of %zu ranks", size);
-    er_numerics_describe(mine);
+    er_numerics_describe(engine, mine);
     rc = er_sync_gather(comm, mine, sizeof(mine), all, err);
     for (size_t rank = 1; rc == 0 && rank < size; rank++) {
         const char *other = all + rank * ER_NUMERICS_TEXT_MAX;

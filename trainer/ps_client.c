@@ -20,6 +20,7 @@ struct er_ps_client {
     const struct er_ctx *ctx; /* borrowed; may be NULL */
     uint32_t worker;
     uint64_t incarnation, seq;
+    bool told; /* server 0, that the membership changes */
     int servers;
     struct {
         int fd;
@@ -34,19 +35,29 @@ static int gone(int server, struct er_error *err)
     return er_error_set(err, ER_E_PEER_LOST, "parameter server %d closed the connection", server);
 }
 
+/* 1: not yet. */
+static int wait_once(const struct er_ps_client *c, int server, short events, struct er_error *err)
+{
+    struct pollfd p = {.fd = c->server[server].fd, .events = events};
+    int rc = poll(&p, 1, LOOK_MS);
+
+    if (rc > 0)
+        return 0;
+    if (rc < 0 && errno != EINTR)
+        return er_error_errno(err, "wait for parameter server %d", server);
+    if (c->ctx && er_notice(c->ctx) == ER_NOTICE_STOP)
+        return er_error_set(err, ER_E_ABORTED, "the generation is over");
+    return 1;
+}
+
 static int wait_for(const struct er_ps_client *c, int server, short events, struct er_error *err)
 {
-    for (;;) {
-        struct pollfd p = {.fd = c->server[server].fd, .events = events};
-        int rc = poll(&p, 1, LOOK_MS);
+    int rc;
 
-        if (rc > 0)
-            return 0;
-        if (rc < 0 && errno != EINTR)
-            return er_error_errno(err, "wait for parameter server %d", server);
-        if (c->ctx && er_notice(c->ctx) == ER_NOTICE_STOP)
-            return er_error_set(err, ER_E_ABORTED, "the generation is over");
-    }
+    do {
+        rc = wait_once(c, server, events, err);
+    } while (rc == 1);
+    return rc;
 }
 
 /* 1: again; 0: it is a failure, told. */
@@ -68,8 +79,9 @@ static int put(const struct er_ps_client *c, int server, const struct er_ps_fram
 
     while (rc == 0 && done < head + bytes) {
         size_t in_head = done < head ? head - done : 0, in_body = done > head ? done - head : 0;
-        struct iovec parts[2] = {{(char *)(uintptr_t)frame + (head - in_head), in_head},
-                                 {(char *)(uintptr_t)body + in_body, bytes - in_body}};
+        struct iovec parts[2] = {
+            {(char *)(uintptr_t)frame + (head - in_head), in_head},
+            {body ? (char *)(uintptr_t)body + in_body : NULL, bytes - in_body}};
         struct msghdr msg = {.msg_iov = parts, .msg_iovlen = bytes ? 2 : 1};
         ssize_t n = sendmsg(c->server[server].fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 
@@ -214,12 +226,45 @@ void er_ps_client_close(struct er_ps_client *c)
 
 /* ---- work ---- */
 
+/* Of a change of the membership, that is: at a STOP nothing is said any more. */
+static bool is_told(const struct er_ps_client *c)
+{
+    enum er_notice notice = c->ctx ? er_notice(c->ctx) : ER_NOTICE_NONE;
+
+    return notice == ER_NOTICE_REJOIN || notice == ER_NOTICE_DRAIN;
+}
+
+/* Until server 0 answers. A change that this worker learns of meanwhile is passed on: the answer
+ * may depend on it. */
+static int wait_for_lease(struct er_ps_client *c, struct er_error *err)
+{
+    const struct er_ps_frame told = frame_of(c, ER_PS_FRAME_TOLD);
+    int rc;
+
+    do {
+        bool news = !c->told && is_told(c);
+
+        c->told = c->told || news;
+        rc = news ? put(c, 0, &told, NULL, 0, err) : 0;
+        if (rc == 0)
+            rc = wait_once(c, 0, POLLIN, err);
+    } while (rc == 1);
+    return rc;
+}
+
 int er_ps_client_lease(struct er_ps_client *c, enum er_ps_answer *ret, uint64_t *ret_number,
                        struct er_error *err)
 {
     struct er_ps_frame frame = frame_of(c, ER_PS_FRAME_LEASE);
-    int rc = put(c, 0, &frame, NULL, 0, err);
+    int rc;
 
+    if (c->ctx && er_notice(c->ctx) == ER_NOTICE_STOP) /* also when nothing is waited for */
+        return er_error_set(err, ER_E_ABORTED, "the generation is over");
+    c->told = is_told(c);
+    frame.a[0] = c->told;
+    rc = put(c, 0, &frame, NULL, 0, err);
+    if (rc == 0)
+        rc = wait_for_lease(c, err);
     if (rc == 0)
         rc = get_frame(c, 0, ER_PS_FRAME_LEASE, &frame, err);
     if (rc < 0)

@@ -8,11 +8,13 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "trainer/ps_server_internal.h"
 
 #define STRANGER_TIMEOUT_US (10 * ER_US_PER_S)
 #define SOCKET_BYTES        (4 << 20)
 #define CONNS_MAX           (4 * ER_PS_WORKERS_MAX)
+#define STRANGERS_MAX       64 /* one more, and the oldest goes: descriptors are the program's */
 
 /* ---- connections ---- */
 
@@ -30,18 +32,41 @@ struct er_ps_conn *er_ps_conn_new(struct er_ps_server *s, int fd, enum er_ps_con
     return conn;
 }
 
+/* Has not proved to know the secret; what it has been sent is nothing. */
+static bool is_stranger(const struct er_ps_conn *conn)
+{
+    return !conn->over && conn->kind == ER_PS_STRANGER && conn->deadline_us != ER_FOREVER &&
+           conn->out_bytes == 0;
+}
+
+/* False: no room for one more. The list is by age, the newest first. */
+static bool make_room(struct er_ps_server *s)
+{
+    struct er_ps_conn *oldest = NULL;
+    size_t n = 0, strangers = 0;
+
+    for (struct er_ps_conn *conn = s->conns; conn; conn = conn->next) {
+        n++;
+        if (!is_stranger(conn))
+            continue;
+        strangers++;
+        oldest = conn;
+    }
+    if (strangers >= STRANGERS_MAX)
+        er_ps_conn_close(s, oldest);
+    return n < CONNS_MAX;
+}
+
 void er_ps_accept(struct er_ps_server *s, int listener, uint64_t now_us)
 {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    size_t n = 0;
-    struct er_ps_conn *conn;
+    struct er_ps_conn *conn = NULL;
 
     if (fd < 0)
         return;
-    for (conn = s->conns; conn; conn = conn->next)
-        n++;
     er_host_tune(fd, false, 0);
-    conn = n < CONNS_MAX ? er_ps_conn_new(s, fd, ER_PS_STRANGER) : NULL;
+    if ((listener != s->listen_fd[0] || er_fd_peer_is_own(fd)) && make_room(s))
+        conn = er_ps_conn_new(s, fd, ER_PS_STRANGER);
     if (conn)
         conn->deadline_us = now_us + STRANGER_TIMEOUT_US;
     else
@@ -91,11 +116,11 @@ bool er_ps_sending(const struct er_ps_server *s)
 static void flush_out(struct er_ps_server *s, struct er_ps_conn *conn)
 {
     while (conn->out_n < conn->out_bytes) {
-        size_t head = sizeof(conn->out), n = conn->out_n;
+        size_t head = sizeof(conn->out), n = conn->out_n, in_body = n > head ? n - head : 0;
+        const char *body = conn->out_body;
         struct iovec parts[2] = {
             {(char *)&conn->out + (n < head ? n : head), n < head ? head - n : 0},
-            {(char *)(uintptr_t)conn->out_body + (n > head ? n - head : 0),
-             conn->out_bytes - (n > head ? n : head)}};
+            {(void *)(uintptr_t)(body ? body + in_body : NULL), conn->out_bytes - head - in_body}};
         struct msghdr msg = {.msg_iov = parts, .msg_iovlen = conn->out_body ? 2 : 1};
         ssize_t sent = sendmsg(conn->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 
@@ -185,9 +210,25 @@ static bool begin_plain(struct er_ps_server *s, struct er_ps_conn *conn)
 
 static void end_lease(struct er_ps_server *s, struct er_ps_conn *conn)
 {
-    if (s->opts.index != 0)
+    if (s->opts.index != 0 ||
+        s->table.worker[conn->worker].held) { /* it is not done with its last */
         er_ps_conn_close(s, conn);
+        return;
+    }
+    if (conn->in.a[0] != 0)
+        er_ps_table_told(&s->table, conn->worker);
     conn->wants_lease = true;
+}
+
+/* Beside what it waits for. */
+static bool begin_told(struct er_ps_server *s, struct er_ps_conn *conn)
+{
+    return conn->kind == ER_PS_WORKER && s->opts.index == 0;
+}
+
+static void end_told(struct er_ps_server *s, struct er_ps_conn *conn)
+{
+    er_ps_table_told(&s->table, conn->worker);
 }
 
 static void end_pull(struct er_ps_server *s, struct er_ps_conn *conn)
@@ -259,6 +300,7 @@ static const struct {
     [ER_PS_FRAME_STAGE] = {begin_stage, end_stage},
     [ER_PS_FRAME_COMMIT] = {begin_plain, end_commit},
     [ER_PS_FRAME_ASK] = {begin_secret, end_ask},
+    [ER_PS_FRAME_TOLD] = {begin_told, end_told},
 };
 
 /* A head is here. */

@@ -77,11 +77,11 @@ void er_ps_told(struct er_ps_server *s, uint32_t worker, int told)
 {
     struct er_ps_worker *w = &s->workers[worker];
 
-    if (w->state != ER_PS_UNDECIDED)
+    /* A server that cannot be asked has ended, and may know that it counts: it stays undecided
+     * until all servers meet again, in the next generation. */
+    if (w->state != ER_PS_UNDECIDED || told < 0)
         return;
     w->answers--;
-    /* A server that cannot be asked is lost, and with it the job's state: what is decided here
-     * hardly matters then, but nobody waits for ever. */
     if (told > 0 || w->answers == 0)
         er_ps_settle(s, worker, told > 0);
 }
@@ -98,7 +98,9 @@ void er_ps_lost(struct er_ps_server *s, uint32_t worker)
         er_ps_settle(s, worker, false);
         break;
     case ER_PS_STAGED:
-        if (s->opts.servers > 1)
+        if (s->opts.servers > 1 && s->stopped)
+            w->state = ER_PS_UNDECIDED;
+        else if (s->opts.servers > 1)
             ask(s, worker);
         else
             er_ps_settle(s, worker, false);
@@ -107,4 +109,46 @@ void er_ps_lost(struct er_ps_server *s, uint32_t worker)
     case ER_PS_UNDECIDED:
         break;
     }
+}
+
+/* ---- what a stopped server tells, and is told ---- */
+
+static bool is_pending(const struct er_ps_worker *w)
+{
+    return w->state == ER_PS_UNDECIDED || w->state == ER_PS_STAGED;
+}
+
+size_t er_ps_server_pending(const struct er_ps_server *s, struct er_ps_pending *ret, size_t max)
+{
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < ER_PS_WORKERS_MAX; i++) {
+        const struct er_ps_worker *w = &s->workers[i];
+
+        if (!is_pending(w))
+            continue;
+        if (n < max)
+            ret[n] = (struct er_ps_pending){i, w->incarnation, w->seq};
+        n++;
+    }
+    return n;
+}
+
+bool er_ps_server_knows(const struct er_ps_server *s, const struct er_ps_pending *push)
+{
+    return push->worker < ER_PS_WORKERS_MAX &&
+           er_ps_committed(s, (uint32_t)push->worker, push->incarnation, push->seq) > 0;
+}
+
+void er_ps_server_settle(struct er_ps_server *s, const struct er_ps_pending *push, bool counts)
+{
+    struct er_ps_worker *w;
+
+    if (push->worker >= ER_PS_WORKERS_MAX)
+        return;
+    w = &s->workers[push->worker];
+    if (!is_pending(w) || w->incarnation != push->incarnation || w->seq != push->seq)
+        return;
+    er_ps_settle(s, (uint32_t)push->worker, counts);
+    er_ps_apply(s);
 }

@@ -2,35 +2,14 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "trainer/ps_client.h"
-#include "trainer/sync.h"
-#include "trainer/train_internal.h"
+#include "trainer/engine_ops.h"
+#include "trainer/ps_run_internal.h"
 
-/* The common parts of a run (options, checkpoints, lines) are those of the training loop. */
-struct ps_run {
-    struct er_train train;
-    struct er_train_opts train_opts;
-    struct er_train_ops train_ops;
-    const struct er_ps_opts *opts;
-    struct er_flat *flat;
-    struct er_ps_server *server; /* NULL: none on this rank */
-    struct er_ps_client *client;
-    int servers;
-    uint32_t parts;
-    struct er_slice *slices; /* owned; of our server */
-    size_t slices_n;
-    double loss, weight; /* of the parts since the last line */
-};
-
-/* ---- opening ---- */
-
-static void set_train(struct ps_run *run, struct er_ctx *ctx, const struct er_train_ops *ops,
+static void set_train(struct er_ps_loop *run, struct er_ctx *ctx, const struct er_train_ops *ops,
                       void *user)
 {
     const struct er_ps_opts *o = run->opts;
@@ -48,133 +27,46 @@ static void set_train(struct ps_run *run, struct er_ctx *ctx, const struct er_tr
                                    .ops = &run->train_ops,
                                    .user = user,
                                    .opts = &run->train_opts,
+                                   .rejoins = !o->restart_on_loss,
                                    .layout = "parameter servers"};
 }
 
-static int check(const struct ps_run *run, struct er_error *err)
-{
-    const struct er_ps_opts *o = run->opts;
+/* ---- values and gradients of the worker ---- */
 
-    if (o->servers < 0 || o->parts > ER_PS_WORKERS_MAX || o->plan.shards > 0)
-        return er_error_set(err, ER_E_USAGE,
-                            "%d servers, %u parts of a step, %u shards: at least 0, at most %d, "
-                            "none (exact mode is for DDP) are expected",
-                            o->servers, o->parts, o->plan.shards, ER_PS_WORKERS_MAX);
-    return 0;
+/* The servers' values to where the worker computes; its kernels come after. */
+static int pull(struct er_ps_loop *run, uint64_t steps, struct er_error *err)
+{
+    float *values = run->host.block[ER_FLAT_VALUE];
+    int rc = er_ps_client_pull(run->client, values, steps, err);
+
+    if (rc < 0 || !run->pinned)
+        return rc;
+    return er_stream_copy(er_engine_stream(run->engine), run->flat->block[ER_FLAT_VALUE], values,
+                          run->flat->total * sizeof(float), ER_COPY_TO_DEVICE, err);
 }
 
-static int open_server(struct ps_run *run, struct er_host_record *ret_record, struct er_error *err)
+/* Gradients to the host, and 0 where they were. */
+static int take_grads(struct er_ps_loop *run, struct er_error *err)
 {
-    const struct er_train *train = &run->train;
-    const struct er_ps_server_opts opts = {
-        .index = train->rank,
-        .servers = run->servers,
-        .flat = run->flat,
-        .optim = run->opts->optim,
-        .schedule = run->opts->schedule,
-        .staleness_aware = run->opts->staleness_aware,
-        .parts = run->parts,
-        .steps = train->total_steps,
-        .staleness = run->opts->staleness,
-        .pause_steps = {train->epoch_steps, train->ckpt ? train->saving.steps : 0},
-    };
+    float *from = run->flat->block[ER_FLAT_GRAD];
     int rc;
 
-    if (train->rank >= run->servers)
+    if (!run->pinned)
         return 0;
-    rc = er_ps_server_open(&run->server, &opts, ret_record, err);
-    if (rc < 0)
-        return rc;
-    run->slices = calloc(er_flat_slices_n(run->flat) + 1, sizeof(*run->slices));
-    if (!run->slices)
-        return er_error_set(err, -ENOMEM, "list of tensors");
-    run->slices_n = er_ps_server_slices(run->server, run->slices);
-    return 0;
+    rc = er_stream_copy(er_engine_stream(run->engine), run->host.block[ER_FLAT_GRAD], from,
+                        run->flat->total * sizeof(float), ER_COPY_TO_HOST, err);
+    return rc ? rc : er_engine_wait(run->engine, err);
 }
 
-/* Of all ranks, up to the end of `step`. */
-static uint64_t samples_until(const struct ps_run *run, uint64_t step)
+static int clear_grads(struct er_ps_loop *run, struct er_error *err)
 {
-    const struct er_plan *plan = &run->opts->plan;
-    uint64_t of_epoch = step % run->train.epoch_steps * plan->global_batch;
-
-    return step / run->train.epoch_steps * plan->samples +
-           (of_epoch < plan->samples ? of_epoch : plan->samples);
-}
-
-/* The newest checkpoint into the servers, else what they were opened with. */
-static int restore(struct ps_run *run, struct er_error *err)
-{
-    int rc;
-
-    run->train.state = run->slices;
-    run->train.state_n = run->slices_n;
-    rc = er_train_restore(&run->train, err);
-    run->train.line_samples = samples_until(run, run->train.applied);
-    return rc;
-}
-
-/* Everybody's records of listening servers; those of ranks without one are empty. */
-static int exchange(struct ps_run *run, const struct er_host_record *mine,
-                    struct er_host_record **ret, struct er_error *err)
-{
-    struct er_host_record *all = calloc((size_t)run->train.size, sizeof(*all));
-    int rc;
-
-    if (!all)
-        return er_error_set(err, -ENOMEM, "addresses of %d ranks", run->train.size);
-    *ret = all;
-    rc = er_sync_gather(run->train.comm, mine, sizeof(*mine), all, err);
-    return rc < 0 ? er_error_wrap(err, rc, "addresses of the parameter servers") : 0;
-}
-
-static int connect_all(struct ps_run *run, const struct er_host_record *mine, struct er_error *err)
-{
-    ER_CLEANUP(er_cleanup_free) struct er_host_record *records = NULL;
-    int rc = exchange(run, mine, &records, err);
-
-    if (rc == 0 && run->server)
-        rc = er_ps_server_run(run->server, records, run->train.applied, err);
-    if (rc == 0)
-        rc = er_ps_client_open(&run->client, run->train.ctx, (uint32_t)run->train.rank, run->flat,
-                               records, run->servers, err);
-    return rc;
-}
-
-/* Rank 0's first values for all, as er_train_restore() does for replicated state. */
-static int share_values(struct ps_run *run, struct er_error *err)
-{
-    const struct er_sync_part part = {"parameters", run->flat->block[ER_FLAT_VALUE],
-                                      run->flat->total * sizeof(float)};
-
-    return er_sync_parts(run->train.comm, &part, 1, err);
-}
-
-static int open_run(struct ps_run *run, struct er_error *err)
-{
-    struct er_host_record mine = {0};
-    int rc = check(run, err);
-
-    if (rc == 0)
-        rc = er_train_open_comm(&run->train, err);
-    if (rc < 0)
-        return rc;
-    run->servers = run->opts->servers && run->opts->servers < run->train.size ? run->opts->servers
-                                                                              : run->train.size;
-    run->parts = run->opts->parts ? run->opts->parts : (uint32_t)run->train.size;
-    rc = share_values(run, err);
-    if (rc == 0)
-        rc = er_train_open_checkpoints(&run->train, err);
-    if (rc == 0)
-        rc = open_server(run, &mine, err);
-    if (rc == 0)
-        rc = restore(run, err);
-    return rc < 0 ? rc : connect_all(run, &mine, err);
+    return run->engine->ops->fill(run->engine, run->flat->block[ER_FLAT_GRAD], 0.0f,
+                                  run->flat->total, err);
 }
 
 /* ---- work ---- */
 
-static int work(struct ps_run *run, uint64_t part, struct er_error *err)
+static int work(struct er_ps_loop *run, uint64_t part, struct er_error *err)
 {
     struct er_train *train = &run->train;
     uint64_t number = part / run->parts + 1, done = number - 1;
@@ -186,7 +78,7 @@ static int work(struct ps_run *run, uint64_t part, struct er_error *err)
     int rc;
 
     er_progress(train->ctx, ER_PHASE_COMMUNICATE, train->applied);
-    rc = er_ps_client_pull(run->client, run->flat->block[ER_FLAT_VALUE], needs, err);
+    rc = pull(run, needs, err);
     if (rc < 0)
         return rc;
     er_progress(train->ctx, ER_PHASE_FORWARD, train->applied);
@@ -198,13 +90,16 @@ static int work(struct ps_run *run, uint64_t part, struct er_error *err)
         return er_error_set(err, -EDOM, "step %lu: the loss or a gradient of rank %d is not finite",
                             (unsigned long)number, train->rank);
     er_progress(train->ctx, ER_PHASE_COMMUNICATE, train->applied);
-    rc = er_ps_client_stage(run->client, run->flat->block[ER_FLAT_GRAD],
-                            &(struct er_ps_push){part, needs, loss.weight}, err);
+    rc = take_grads(run, err);
+    if (rc == 0)
+        rc = er_ps_client_stage(run->client, run->host.block[ER_FLAT_GRAD],
+                                &(struct er_ps_push){part, needs, loss.weight}, err);
     if (rc == 0)
         rc = er_ps_client_commit(run->client, err);
+    if (rc == 0)
+        rc = clear_grads(run, err);
     if (rc < 0)
         return rc;
-    memset(run->flat->block[ER_FLAT_GRAD], 0, run->flat->total * sizeof(float));
     run->loss += loss.sum;
     run->weight += loss.weight;
     er_progress(train->ctx, ER_PHASE_IDLE, done);
@@ -212,7 +107,7 @@ static int work(struct ps_run *run, uint64_t part, struct er_error *err)
 }
 
 /* Loss of all ranks since the last meeting. */
-static int tell(struct ps_run *run, struct er_error *err)
+static int tell(struct er_ps_loop *run, struct er_error *err)
 {
     struct er_train *train = &run->train;
     double sums[2] = {run->loss, run->weight};
@@ -229,82 +124,206 @@ static int tell(struct ps_run *run, struct er_error *err)
     return 0;
 }
 
-/* All ranks are here, nothing is under way, `step` is done. 1: the run ends here. */
-static int meet(struct ps_run *run, uint64_t step, struct er_error *err)
+/* Somebody stays who is to have the parts of servers that leave. */
+static int hand_over(struct er_ps_loop *run, enum er_train_ending ending, struct er_error *err)
 {
     struct er_train *train = &run->train;
-    struct er_vote vote = {
-        .step = step, .ok = 1, .notice = er_notice(train->ctx), .loss = run->loss, .weight = 1};
-    bool is_epoch = step % train->epoch_steps == 0, ends;
-    int rc = er_vote(train->comm, &vote, err);
+    size_t size = (size_t)train->size;
+    uint8_t mine = train->policy.told == ER_NOTICE_REJOIN;
+    ER_CLEANUP(er_cleanup_free) uint8_t *stays = calloc(size, 1);
+    ER_CLEANUP(er_cleanup_free) int *from = calloc(size, sizeof(*from));
+    ER_CLEANUP(er_cleanup_free) int *to = calloc(size, sizeof(*to));
+    int rc, n;
+
+    if (!stays || !from || !to)
+        return er_error_set(err, -ENOMEM, "who stays of %d ranks", train->size);
+    rc = er_sync_gather(train->comm, &mine, 1, stays, err);
+    if (rc < 0)
+        return rc;
+    n = er_ps_plan_takers(stays, train->size, run->servers, from, to);
+    if (n < 0) /* from where all begin then */
+        return train->ckpt && train->policy.saved_step != train->applied
+                   ? er_train_save(train, ending, err)
+                   : 0;
+    rc = er_ps_keep_hand_over(&run->keep, train->comm, run->server, run->lineage, from, to, n,
+                              run->flat->total, run->servers, err);
+    return rc < 0 ? er_error_wrap(err, rc, "parts of servers that leave") : 0;
+}
+
+/* Nobody's server ends while another still asks it. */
+static int part_ways(struct er_ps_loop *run, struct er_error *err)
+{
+    int rc = er_comm_barrier(run->train.comm, err);
+
+    run->train.result.steps = run->train.applied;
+    return rc < 0 ? rc : er_train_ledger_end(&run->train, err);
+}
+
+/* All have agreed to leave here. 1: for good. */
+static int leave(struct er_ps_loop *run, enum er_train_ending ending, const struct er_vote *vote,
+                 struct er_error *err)
+{
+    struct er_train *train = &run->train;
+    int rc = 0;
+
+    if (vote->notice != ER_NOTICE_STOP && (vote->flags & ER_VOTE_STAYS))
+        rc = hand_over(run, ending, err);
+    if (rc == 0)
+        rc = part_ways(run, err);
+    if (rc < 0)
+        return rc;
+    if (ending == ER_END_STOPPED) {
+        er_train_tell(train, ER_TRAIN_STOPPED, train->applied,
+                      vote->notice == ER_NOTICE_DRAIN ? "drain" : "stop");
+        train->result.stopped = true;
+        return 1;
+    }
+    train->leaving = true;
+    return er_error_set(err, ER_E_ABORTED, "membership changes: generation left after step %lu",
+                        (unsigned long)train->applied);
+}
+
+/* Whether all meet there in any case, to save or to look at the parameters. */
+static bool is_boundary(const struct er_train *train, uint64_t step)
+{
+    return step % train->epoch_steps == 0 || step == train->total_steps ||
+           (train->ckpt && train->saving.steps > 0 && step % train->saving.steps == 0);
+}
+
+static int save(struct er_ps_loop *run, enum er_train_ending ending, struct er_error *err)
+{
+    int rc = er_train_save(&run->train, ending, err);
+
+    er_ps_loop_forget_first(run);
+    return rc;
+}
+
+static int end_epoch(struct er_ps_loop *run, uint64_t step, struct er_error *err)
+{
+    struct er_train *train = &run->train;
+    uint64_t epoch = step / train->epoch_steps - 1;
+
+    if (!train->ops->epoch_end)
+        return 0;
+    er_progress(train->ctx, ER_PHASE_EVALUATION, step);
+    return er_train_callback_rc(train->ops->epoch_end(train->user, epoch, step, train->comm, err),
+                                "epoch_end()", err);
+}
+
+static int vote_at(struct er_ps_loop *run, uint64_t step, struct er_vote *ret, struct er_error *err)
+{
+    struct er_train *train = &run->train;
+    const struct er_train_told told = {er_notice(train->ctx), er_notice_saves(train->ctx)};
+
+    *ret = (struct er_vote){.ok = 1, .loss = run->loss, .weight = 1};
+    er_train_policy_fill_vote(&train->policy, ret, step, train->rank, train->size, told,
+                              er_now_us());
+    return er_vote(train->comm, ret, err);
+}
+
+/* All ranks are here, nothing is under way, `step` is done. 1: the run ends here. */
+static int meet(struct er_ps_loop *run, uint64_t step, struct er_error *err)
+{
+    struct er_train *train = &run->train;
+    struct er_train_policy_todo todo;
+    struct er_vote vote;
+    bool goes_on;
+    int rc = vote_at(run, step, &vote, err);
 
     if (rc < 0)
         return rc;
     train->applied = step;
-    train->samples = samples_until(run, step);
-    ends = vote.notice >= ER_NOTICE_REJOIN || step == train->total_steps;
+    train->samples = er_ps_loop_samples(run, step);
+    todo = er_train_policy_after(&train->policy, step, &vote);
+    goes_on = todo.ending == ER_GO_ON || todo.ending == ER_END_DONE;
     rc = tell(run, err);
     if (rc == 0)
-        rc = er_ps_client_pull(run->client, run->flat->block[ER_FLAT_VALUE], step, err);
+        rc = pull(run, step, err);
     if (rc == 0)
         er_train_tell_step(train, &(struct er_range){.epoch = (step - 1) / train->epoch_steps});
-    if (rc == 0 && train->ckpt)
-        rc = er_train_save(train, ends ? ER_END_DONE : ER_GO_ON, err);
-    if (rc == 0 && is_epoch && train->ops->epoch_end)
-        rc = er_train_callback_rc(train->ops->epoch_end(train->user, step / train->epoch_steps - 1,
-                                                        step, train->comm, err),
-                                  "epoch_end()", err);
+    todo.save = todo.save || (goes_on && train->ckpt && is_boundary(train, step) &&
+                              train->policy.saved_step != step);
+    if (rc == 0 && todo.save)
+        rc = save(run, todo.ending, err);
+    else
+        train->policy.owed |= todo.owe;
+    if (rc == 0 && todo.epoch_end)
+        rc = end_epoch(run, step, err);
     if (rc < 0)
         return rc;
     er_progress(train->ctx, ER_PHASE_IDLE, step);
-    train->result.stopped = ends && step < train->total_steps;
-    return train->result.stopped;
+    return goes_on ? 0 : leave(run, todo.ending, &vote, err);
 }
 
-static int run_parts(struct ps_run *run, struct er_error *err)
+/* What comes behind a step may have been left undone when the generation before ended there. */
+static int end_step_before(struct er_ps_loop *run, struct er_error *err)
 {
+    struct er_train *train = &run->train;
+    uint64_t step = train->applied;
+    bool is_last = step == train->total_steps;
     int rc = 0;
+
+    if (step == 0 || !run->whole)
+        return 0;
+    if (train->ckpt && train->policy.saved_step != step &&
+        (train->policy.owed || is_boundary(train, step)))
+        rc = save(run, is_last ? ER_END_DONE : ER_GO_ON, err);
+    if (rc == 0 && step % train->epoch_steps == 0) {
+        rc = pull(run, step, err);
+        if (rc == 0)
+            rc = end_epoch(run, step, err);
+    }
+    er_progress(train->ctx, ER_PHASE_IDLE, step);
+    return rc;
+}
+
+static int run_parts(struct er_ps_loop *run, struct er_error *err)
+{
+    int rc = end_step_before(run, err);
 
     while (rc == 0) {
         enum er_ps_answer answer = ER_PS_DONE;
         uint64_t number = 0;
 
         rc = er_ps_client_lease(run->client, &answer, &number, err);
-        if (rc < 0 || answer == ER_PS_DONE)
+        if (rc < 0)
             break;
+        if (answer == ER_PS_DONE)
+            return part_ways(run, err);
         rc = answer == ER_PS_PART ? work(run, number, err) : meet(run, number, err);
     }
     return rc < 0 ? rc : 0;
 }
 
-/* Nobody's server ends while another still asks it. */
-static int part_ways(struct ps_run *run, struct er_error *err)
+static int run_generation(void *user, struct er_error *err)
 {
-    int rc = er_comm_barrier(run->train.comm, err);
+    struct er_ps_loop *run = user;
+    int rc = er_ps_loop_begin(run, err);
 
-    run->train.result.steps = run->train.applied;
+    if (rc == 0)
+        rc = er_ready(run->train.ctx, err);
+    if (rc == 0)
+        rc = run_parts(run, err);
+    er_ps_loop_leave(run);
     return rc;
 }
 
 int er_ps_run(struct er_ctx *ctx, struct er_flat *flat, const struct er_train_ops *ops, void *user,
               const struct er_ps_opts *opts, struct er_train_result *ret, struct er_error *err)
 {
-    struct ps_run run = {.opts = opts, .flat = flat};
+    struct er_ps_loop *run = calloc(1, sizeof(*run));
     int rc;
 
-    set_train(&run, ctx, ops, user);
-    rc = open_run(&run, err);
+    if (!run)
+        return er_error_set(err, -ENOMEM, "parameter servers");
+    run->opts = opts;
+    run->flat = flat;
+    run->engine = opts->engine ? opts->engine : er_engine_cpu();
+    set_train(run, ctx, ops, user);
+    rc = er_train_outlive(&run->train, run_generation, run, err);
+    er_ps_loop_close(run);
     if (rc == 0)
-        rc = er_ready(ctx, err);
-    if (rc == 0)
-        rc = run_parts(&run, err);
-    if (rc == 0)
-        rc = part_ways(&run, err);
-    er_ps_client_close(run.client);
-    er_train_close(&run.train);
-    er_ps_server_close(run.server);
-    free(run.slices);
-    if (rc == 0)
-        *ret = run.train.result;
+        *ret = run->train.result;
+    free(run);
     return rc;
 }

@@ -1,5 +1,6 @@
 #include "trainer/ps_server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,15 +15,6 @@
 
 #define LOST_TIMEOUT_US (2 * ER_US_PER_S)
 #define TICK_US         (100 * ER_US_PER_MS)
-
-struct er_ps_extent er_ps_extent_of(size_t elements, int index, int servers)
-{
-    const size_t line = ER_FLAT_ALIGN / sizeof(float);
-    size_t lines = elements / line, n = (size_t)servers, i = (size_t)index;
-    size_t first = lines * i / n * line;
-
-    return (struct er_ps_extent){.first = first, .count = lines * (i + 1) / n * line - first};
-}
 
 /* ---- the optimizer ---- */
 
@@ -148,11 +140,8 @@ uint64_t er_ps_layout(const struct er_flat *flat)
     return digest.lo;
 }
 
-static int take_memory(struct er_ps_server *s, struct er_error *err)
+static int take_lists(struct er_ps_server *s, struct er_error *err)
 {
-    size_t states = er_optim_states_n(s->opts.optim.kind), bytes = s->extent.count * sizeof(float);
-    int rc;
-
     s->workers = calloc(ER_PS_WORKERS_MAX, sizeof(*s->workers));
     s->stage = calloc(ER_PS_WORKERS_MAX, sizeof(*s->stage));
     s->held = calloc(s->opts.parts, sizeof(*s->held));
@@ -160,6 +149,14 @@ static int take_memory(struct er_ps_server *s, struct er_error *err)
     s->records = calloc((size_t)s->opts.servers, sizeof(*s->records));
     if (!s->workers || !s->stage || !s->held || !s->weight || !s->records)
         return er_error_set(err, -ENOMEM, "parameter server: out of memory");
+    return 0;
+}
+
+static int take_memory(struct er_ps_server *s, struct er_error *err)
+{
+    size_t states = er_optim_states_n(s->opts.optim.kind), bytes = s->extent.count * sizeof(float);
+    int rc;
+
     rc = er_pool_new(&s->pool, (1 + states) * bytes + ER_FLAT_ALIGN, err);
     if (rc < 0)
         return er_error_wrap(err, rc, "parameter server");
@@ -193,7 +190,9 @@ int er_ps_server_open(struct er_ps_server **ret, const struct er_ps_server_opts 
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake_fd < 0)
         return er_error_errno(err, "parameter server");
-    rc = take_memory(s, err);
+    rc = take_lists(s, err);
+    if (rc == 0 && !opts->bare)
+        rc = take_memory(s, err);
     if (rc == 0)
         rc = er_host_listen(&s->self, &how, s->listen_fd, err);
     if (rc < 0)
@@ -221,6 +220,43 @@ size_t er_ps_server_slices(const struct er_ps_server *s, struct er_slice *ret)
         }
     }
     return n;
+}
+
+bool er_ps_progress_is_whole(const struct er_ps_progress *progress)
+{
+    for (size_t i = 0; i < ER_PS_WINDOW / 64; i++) {
+        if (progress->bits[i] != 0)
+            return false;
+    }
+    return true;
+}
+
+void er_ps_server_progress(const struct er_ps_server *s, struct er_ps_progress *ret)
+{
+    *ret = (struct er_ps_progress){
+        .steps = s->applied_steps, .updates = s->updates, .parts = s->opts.parts};
+    if (!er_ps_lock_step(s))
+        memcpy(ret->bits, s->table.bits, sizeof(ret->bits));
+}
+
+struct er_ps_extent er_ps_server_extent(const struct er_ps_server *s)
+{
+    return s->extent;
+}
+
+float *er_ps_server_block(const struct er_ps_server *s, size_t which)
+{
+    return which == 0 ? s->value : which <= ER_FLAT_STATES_MAX ? s->state[which - 1] : NULL;
+}
+
+void er_ps_server_adopt(struct er_ps_server *s, struct er_ps_server *from)
+{
+    assert(!s->pool && from->stopped && s->extent.first == from->extent.first &&
+           s->extent.count == from->extent.count);
+    s->pool = ER_TAKE(from->pool);
+    s->value = from->value;
+    memcpy(s->state, from->state, sizeof(s->state));
+    er_ps_server_close(from);
 }
 
 /* ---- the thread ---- */
@@ -283,16 +319,32 @@ static void *serve(void *user)
     return NULL;
 }
 
-int er_ps_server_run(struct er_ps_server *s, const struct er_host_record *records,
-                     uint64_t done_steps, struct er_error *err)
+int er_ps_server_place(struct er_ps_server *s, const struct er_ps_progress *at,
+                       struct er_error *err)
+{
+    bool whole = er_ps_progress_is_whole(at);
+
+    if (at->steps > s->opts.steps || (!whole && at->parts != s->opts.parts))
+        return er_error_set(err, ER_E_CORRUPT,
+                            "parameter server: %lu steps of %lu parts are done, of %lu of %u",
+                            (unsigned long)at->steps, (unsigned long)at->parts,
+                            (unsigned long)s->opts.steps, s->opts.parts);
+    er_ps_table_init(&s->table, s->opts.parts, s->opts.steps, s->opts.staleness,
+                     s->opts.pause_steps, at->steps);
+    s->table.workers = s->opts.workers;
+    if (!whole && !er_ps_table_resume(&s->table, at->bits))
+        return er_error_set(err, ER_E_CORRUPT, "parameter server: no such parts can be done");
+    s->applied_steps = at->steps;
+    s->updates = at->updates;
+    return 0;
+}
+
+int er_ps_server_start(struct er_ps_server *s, const struct er_host_record *records,
+                       struct er_error *err)
 {
     int rc;
 
     memcpy(s->records, records, (size_t)s->opts.servers * sizeof(*records));
-    er_ps_table_init(&s->table, s->opts.parts, s->opts.steps, s->opts.staleness,
-                     s->opts.pause_steps, done_steps);
-    s->applied_steps = done_steps;
-    s->updates = er_ps_lock_step(s) ? done_steps : done_steps * s->opts.parts;
     rc = pthread_create(&s->thread, NULL, serve, s);
     if (rc != 0)
         return er_error_set(err, -rc, "parameter server: %s", er_error_name(-rc));
@@ -300,21 +352,41 @@ int er_ps_server_run(struct er_ps_server *s, const struct er_host_record *record
     return 0;
 }
 
-void er_ps_server_close(struct er_ps_server *s)
+int er_ps_server_run(struct er_ps_server *s, const struct er_host_record *records,
+                     uint64_t done_steps, struct er_error *err)
+{
+    const struct er_ps_progress at = {.steps = done_steps,
+                                      .updates = er_ps_lock_step(s) ? done_steps
+                                                                    : done_steps * s->opts.parts};
+    int rc = er_ps_server_place(s, &at, err);
+
+    return rc < 0 ? rc : er_ps_server_start(s, records, err);
+}
+
+void er_ps_server_stop(struct er_ps_server *s)
 {
     uint64_t one = 1;
+
+    if (s->running && write(s->wake_fd, &one, sizeof(one)) == (ssize_t)sizeof(one))
+        pthread_join(s->thread, NULL);
+    s->running = false;
+    s->stopped = true;
+    for (struct er_ps_conn *conn = s->conns; conn; conn = conn->next)
+        er_ps_conn_close(s, conn);
+    er_ps_conn_sweep(s);
+    er_ps_apply(s);
+    er_cleanup_fd(&s->listen_fd[0]);
+    er_cleanup_fd(&s->listen_fd[1]);
+}
+
+void er_ps_server_close(struct er_ps_server *s)
+{
     int saved = errno;
 
     if (!s)
         return;
-    if (s->running && write(s->wake_fd, &one, sizeof(one)) == (ssize_t)sizeof(one))
-        pthread_join(s->thread, NULL);
-    while (s->conns) {
-        s->conns->over = true;
-        er_ps_conn_sweep(s);
-    }
-    er_cleanup_fd(&s->listen_fd[0]);
-    er_cleanup_fd(&s->listen_fd[1]);
+    if (s->workers)
+        er_ps_server_stop(s);
     er_cleanup_fd(&s->wake_fd);
     for (size_t i = 0; s->stage && i < ER_PS_WORKERS_MAX; i++)
         free(s->stage[i]);

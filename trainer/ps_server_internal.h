@@ -70,7 +70,7 @@ struct er_ps_server {
     struct er_ps_conn *conns;
     struct pollfd *polls; /* polls_cap */
     size_t polls_cap;
-    bool running;
+    bool running, stopped;
     pthread_t thread;
 };
 

@@ -69,6 +69,32 @@ static enum er_ps_answer give_returned(struct er_ps_table *t, uint32_t worker, u
     return give(t, worker, part, ret);
 }
 
+/* When all are at the meeting there is nothing left to call for. */
+static void called(struct er_ps_table *t, uint32_t worker)
+{
+    t->called_n += !t->worker[worker].called;
+    t->worker[worker].called = true;
+    if (t->called_n < t->workers)
+        return;
+    t->calling = false;
+    t->told_n = t->called_n = 0;
+    for (uint32_t w = 0; w < ER_PS_WORKERS_MAX; w++)
+        t->worker[w].told = t->worker[w].called = false;
+}
+
+void er_ps_table_told(struct er_ps_table *t, uint32_t worker)
+{
+    assert(worker < ER_PS_WORKERS_MAX);
+    if (t->workers == 0 || t->calling || t->worker[worker].told)
+        return;
+    t->worker[worker].told = true;
+    t->told_n++;
+    if (t->told_n < t->workers)
+        return;
+    t->calling = true;
+    t->call = t->next > t->done_steps * t->parts ? er_ps_part_step(t, t->next - 1) : t->done_steps;
+}
+
 enum er_ps_answer er_ps_table_lease(struct er_ps_table *t, uint32_t worker, uint64_t *ret)
 {
     uint64_t meet;
@@ -77,6 +103,8 @@ enum er_ps_answer er_ps_table_lease(struct er_ps_table *t, uint32_t worker, uint
     if (t->returned_n > 0)
         return give_returned(t, worker, ret);
     meet = boundary(t, t->worker[worker].paused);
+    if (t->calling && !t->worker[worker].called && t->call < meet)
+        meet = t->call;
     if (t->worker[worker].paused >= t->steps)
         return ER_PS_DONE;
     if (t->next < t->steps * t->parts && er_ps_part_step(t, t->next) <= meet)
@@ -84,6 +112,8 @@ enum er_ps_answer er_ps_table_lease(struct er_ps_table *t, uint32_t worker, uint
     if (t->done_steps < meet)
         return ER_PS_WAIT;
     t->worker[worker].paused = meet;
+    if (t->calling && meet == t->call)
+        called(t, worker);
     *ret = meet;
     return ER_PS_PAUSE;
 }
@@ -137,4 +167,25 @@ void er_ps_table_lost(struct er_ps_table *t, uint32_t worker)
         return;
     t->worker[worker].held = false;
     t->returned[t->returned_n++] = t->worker[worker].part;
+}
+
+bool er_ps_table_resume(struct er_ps_table *t, const uint64_t bits[ER_PS_WINDOW / 64])
+{
+    uint64_t first = t->done_steps * t->parts, end = first;
+
+    memcpy(t->bits, bits, sizeof(t->bits));
+    for (uint64_t i = 0; i < ER_PS_WINDOW; i++) {
+        if (test_bit(t, first + i))
+            end = first + i + 1;
+    }
+    if (end > t->steps * t->parts || (end > first && whole_step(t, first)))
+        return false;
+    for (t->next = first; t->next < end; t->next++) {
+        if (test_bit(t, t->next))
+            continue;
+        if (t->returned_n == ER_PS_WORKERS_MAX)
+            return false;
+        t->returned[t->returned_n++] = t->next;
+    }
+    return true;
 }

@@ -7,6 +7,10 @@
  *                             |  ^
  *                        lost +--+ given again
  *
+ * Nothing here is kept by worker but what it holds: who was lost holds nobody up, since its part
+ * goes to another, and who joins is as far as all. A table is made anew for the workers of each
+ * generation (er_ps_table_resume()), so that worker numbers are those of its ranks.
+ *
  * Staleness s: a part of step t is given out only when all parts of the steps before t - s are
  * done, so that its gradient has seen them; 0 is lock-step. Source of the bound: Q. Ho et al.,
  * "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
@@ -35,7 +39,11 @@ struct er_ps_table {
     struct {
         bool held;
         uint64_t part, paused; /* paused: newest step at which it was told to meet */
+        bool told, called;     /* it knows of the change; it was sent to the meeting for it */
     } worker[ER_PS_WORKERS_MAX];
+    uint32_t workers, told_n, called_n; /* workers: so many are to be told; 0: no call */
+    bool calling;                       /* all meet once more, at the end of step `call` */
+    uint64_t call;
     uint64_t returned[ER_PS_WORKERS_MAX];
     size_t returned_n;
 };
@@ -56,6 +64,12 @@ enum er_ps_answer er_ps_table_lease(struct er_ps_table *table, uint32_t worker, 
 bool er_ps_table_commit(struct er_ps_table *table, uint64_t part);
 /* What the worker holds goes to another. */
 void er_ps_table_lost(struct er_ps_table *table, uint32_t worker);
+/* Parts done beyond whole steps in an earlier generation, `bits` of its table: the others are given
+ * again. false: there are none such as a table has. */
+bool er_ps_table_resume(struct er_ps_table *table, const uint64_t bits[ER_PS_WINDOW / 64]);
+/* The worker has been told that the membership changes. Once all `workers` of the table have, they
+ * meet at the end of the newest step of which a part was given out. */
+void er_ps_table_told(struct er_ps_table *table, uint32_t worker);
 /* Steps that a gradient of `step` must have seen. */
 uint64_t er_ps_table_needs(const struct er_ps_table *table, uint64_t step);
 uint64_t er_ps_part_step(const struct er_ps_table *table, uint64_t part);

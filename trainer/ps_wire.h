@@ -6,10 +6,12 @@
  *
  *   worker -> server                                       answer
  *   HELLO   a: incarnation, elements, layout; 16 bytes     HELLO   a: first element, count
- *   LEASE                                                  LEASE   a: enum er_ps_answer, part or
- * step PULL    a: steps that must be done                     PULL    a: steps done; count floats
+ *   LEASE   a: 1: has been told of a change                LEASE   a: enum er_ps_answer, part or
+ *                                                                     step
+ *   PULL    a: steps that must be done                     PULL    a: steps done; count floats
  *   STAGE   a: seq, part, weight (double), sees; floats    STAGE   a: seq
  *   COMMIT  a: seq                                         COMMIT  a: seq
+ *   TOLD    (of a change, while it waits for a LEASE)      none
  *   server -> server
  *   ASK     worker; a: incarnation, seq; 16 bytes          ASK     a: 1 committed, 0 never will be
  */
@@ -21,7 +23,7 @@
 #define ER_PS_NUM_MAX 6
 
 /* X(ENUM) */
-#define ER_PS_FRAMES(X) X(HELLO) X(LEASE) X(PULL) X(STAGE) X(COMMIT) X(ASK)
+#define ER_PS_FRAMES(X) X(HELLO) X(LEASE) X(PULL) X(STAGE) X(COMMIT) X(ASK) X(TOLD)
 enum er_ps_frame_type {
 #define ER_PS_ENUM(name) ER_PS_FRAME_##name,
     ER_PS_FRAMES(ER_PS_ENUM)

@@ -48,3 +48,34 @@ struct er_resume_plan er_resume_plan(const struct er_resume_record *records, int
     }
     return plan;
 }
+
+static void reach_of(const struct er_resume_shards *s, const struct er_resume_step *steps, int n)
+{
+    for (int i = 0; i < n; i++) {
+        uint32_t live = s->held_live[i] < s->held[i].n ? s->held_live[i] : s->held[i].n;
+
+        s->reach[i] = s->held[i];
+        if (steps[i].action == ER_RESUME_FETCH)
+            s->reach[i].n = 0;
+        else if (steps[i].action == ER_RESUME_ROLL_FORWARD)
+            s->reach[i].n = live;
+    }
+}
+
+struct er_resume_plan er_resume_plan_shards(const struct er_resume_record *records, int n,
+                                            const struct er_resume_shards *shards,
+                                            struct er_resume_step *steps)
+{
+    struct er_resume_plan plan = er_resume_plan(records, n, steps);
+    struct er_reshard reshard;
+
+    if (plan.source < 0)
+        return plan;
+    reach_of(shards, steps, n);
+    er_reshard_init(&reshard, shards->units, shards->reach, n, shards->memory);
+    if (er_reshard_covers(&reshard, NULL, NULL))
+        return plan;
+    for (int i = 0; i < n; i++)
+        steps[i] = (struct er_resume_step){.action = ER_RESUME_LOAD, .from = -1};
+    return (struct er_resume_plan){.source = -1};
+}

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "trainer/reshard.h"
+
 /* What a rank brings along. */
 struct er_resume_record {
     bool has_state;    /* parameters and optimizer state of `applied`, whole */
@@ -41,3 +43,22 @@ struct er_resume_plan {
  * hold T. */
 struct er_resume_plan er_resume_plan(const struct er_resume_record *records, int n,
                                      struct er_resume_step *steps);
+
+/*
+ * The same where every rank has shards of the state (FSDP): `has_state` says that it has those of
+ * `held`, of which the first `held_live` come with gradients, as parameters do above. T is the same
+ * T, but everybody loads unless the shards of those who reach it, that is of all who keep or roll
+ * forward, are the whole state; what they hold then is in `reach` (n), for er_reshard_init(): the
+ * live shards alone of who rolls forward, none of who fetches (`from` means nothing). `memory`: as
+ * er_reshard_memory_n() of `held` asks.
+ */
+struct er_resume_shards {
+    struct er_reshard_units units;
+    const struct er_reshard_held *held; /* (n) */
+    const uint32_t *held_live;          /* (n) */
+    struct er_reshard_held *reach;      /* (n) */
+    int32_t *memory;
+};
+struct er_resume_plan er_resume_plan_shards(const struct er_resume_record *records, int n,
+                                            const struct er_resume_shards *shards,
+                                            struct er_resume_step *steps);

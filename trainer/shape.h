@@ -18,8 +18,10 @@ struct er_shape {
     size_t dim[ER_SHAPE_DIMS_MAX]; /* outermost first; those from `ndim` on are 0 */
 };
 
+/* (a), and (a, b): not checked yet, see er_shape_check(). */
 struct er_shape er_shape_1d(size_t a);
 struct er_shape er_shape_2d(size_t a, size_t b);
+/* The same number of dimensions, and the same dimensions: (7) is not (7, 1). */
 bool er_shape_equal(const struct er_shape *a, const struct er_shape *b);
 /* Product of the dimensions. The shape has been checked. */
 size_t er_shape_count(const struct er_shape *shape);

@@ -7,6 +7,8 @@
 
 #include "runtime/comm.h"
 
+struct er_engine; /* trainer/engine.h */
+
 struct er_sync_part {
     const char *name;
     void *ptr; /* the caller's; overwritten on all ranks but 0 */
@@ -17,6 +19,27 @@ struct er_sync_part {
  * ER_E_CORRUPT: a rank's bytes differ after the transfer; else the communicator's failure. */
 int er_sync_parts(struct er_comm *comm, const struct er_sync_part *parts, size_t n,
                   struct er_error *err);
+
+/*
+ * The same for memory of an engine. `wire` carries what lies there, `control` digests, from and to
+ * the host; with a GPU and NULL they go over `wire` too, through `notes` in pinned memory:
+ * er_sync_notes_bytes(size) bytes.
+ */
+struct er_sync_place {
+    struct er_engine *engine;
+    struct er_comm *wire, *control;
+    void *notes;
+};
+int er_sync_parts_at(const struct er_sync_place *place, const struct er_sync_part *parts, size_t n,
+                     struct er_error *err);
+#define ER_SYNC_NOTE_BYTES 64 /* that a rank may say */
+size_t er_sync_notes_bytes(int size);
+int er_sync_gather_at(const struct er_sync_place *place, const void *mine, size_t n, void *all,
+                      struct er_error *err);
+
+/* Collective: all ranks have parts of the same names and sizes, else ER_E_MISMATCH. */
+int er_sync_same(struct er_comm *comm, const struct er_sync_part *parts, size_t n,
+                 struct er_error *err);
 
 /* Collective; `n` bytes of each rank at `all` in rank order, as er_all_gather(), and waits. */
 int er_sync_gather(struct er_comm *comm, const void *mine, size_t n, void *all,

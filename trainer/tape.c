@@ -5,41 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/engine_ops.h"
-
-struct er_tape {
-    const struct er_flat *flat; /* borrowed */
-    struct er_tensor *leaves;   /* flat->params_n, owned */
-    struct er_engine *engine;   /* borrowed */
-    struct er_arena *arena;     /* owned; one step's nodes and tensors */
-    struct er_arena *data;      /* what tensors hold: the same, or owned in the engine's memory */
-    struct er_arena *staging;   /* owned; pinned, on the way there; NULL: not needed */
-    struct er_node *last;
-    er_leaf_fn hook;
-    void *hook_user;
-    er_use_fn use;
-    void *use_user;
-    bool renew;     /* parameters' gradients begin anew with each step */
-    bool want_grad; /* from the next er_tape_begin() on */
-    bool grad;      /* in this step */
-    bool walked;    /* er_tape_backward() has run in this step */
-};
-
-static void init_leaf(struct er_tape *tape, size_t i)
-{
-    const struct er_flat_param *param = &tape->flat->params[i];
-    bool bound = tape->flat->block[ER_FLAT_VALUE] != NULL;
-
-    /* grad_set from the start: contributions add to what the flat memory holds. */
-    tape->leaves[i] =
-        (struct er_tensor){.name = param->name,
-                           .shape = param->shape,
-                           .count = param->count,
-                           .value = bound ? er_flat_at(tape->flat, ER_FLAT_VALUE, i) : NULL,
-                           .grad = bound ? er_flat_at(tape->flat, ER_FLAT_GRAD, i) : NULL,
-                           .grad_set = true,
-                           .param = i};
-}
+#include "trainer/tape_internal.h"
+#include "trainer/wide.h"
 
 static int make_arenas(struct er_tape *tape, size_t arena_bytes, struct er_error *err)
 {
@@ -72,17 +39,19 @@ int er_tape_new_on(struct er_tape **ret, const struct er_flat *flat, size_t aren
         return er_error_set(err, -ENOMEM, "tape: out of memory");
     tape->flat = flat;
     tape->engine = engine;
+    tape->scale = 1.0f;
     tape->want_grad = true;
     tape->grad = true;
     tape->leaves = calloc(flat->params_n + 1, sizeof(*tape->leaves));
-    rc = tape->leaves ? make_arenas(tape, arena_bytes, err)
-                      : er_error_set(err, -ENOMEM, "tape: out of memory");
+    tape->rounded = calloc(flat->params_n + 1, sizeof(*tape->rounded));
+    rc = tape->leaves && tape->rounded ? make_arenas(tape, arena_bytes, err)
+                                       : er_error_set(err, -ENOMEM, "tape: out of memory");
     if (rc < 0) {
         er_tape_free(tape);
         return rc;
     }
     for (size_t i = 0; i < flat->params_n; i++)
-        init_leaf(tape, i);
+        er_tape_init_leaf(tape, i);
     *ret = tape;
     return 0;
 }
@@ -97,6 +66,9 @@ void er_tape_free(struct er_tape *tape)
         er_arena_free(tape->data);
     er_arena_free(tape->staging);
     er_arena_free(tape->arena);
+    er_wide_free(tape->wide);
+    er_engine_free(tape->engine, tape->halves);
+    free(tape->rounded);
     free(tape->leaves);
     free(tape);
 }
@@ -128,6 +100,11 @@ void er_tape_renew(struct er_tape *tape, bool on)
     tape->renew = on;
 }
 
+void er_tape_scale(struct er_tape *tape, float scale)
+{
+    tape->scale = scale;
+}
+
 /* What is on its way must have arrived before its memory is used again. */
 static int begin_staged(struct er_tape *tape, struct er_error *err)
 {
@@ -144,108 +121,15 @@ static int begin_staged(struct er_tape *tape, struct er_error *err)
 
 int er_tape_begin(struct er_tape *tape, struct er_error *err)
 {
-    for (size_t i = 0; i < tape->flat->params_n; i++)
-        tape->leaves[i].grad_set = !tape->renew;
+    er_tape_begin_leaves(tape);
+    if (tape->wide)
+        er_wide_forget(tape->wide);
     tape->last = NULL;
     tape->walked = false;
     tape->grad = tape->want_grad;
     if (tape->staging)
         return begin_staged(tape, err);
     return er_arena_reset(tape->arena, err);
-}
-
-struct er_tensor *er_tape_param(struct er_tape *tape, size_t index)
-{
-    assert(index < tape->flat->params_n);
-    return &tape->leaves[index];
-}
-
-int er_tape_input(struct er_tape *tape, const char *name, const struct er_shape *shape,
-                  const float *data, struct er_tensor **ret, struct er_error *err)
-{
-    struct er_tensor *tensor;
-    void *self;
-    int rc;
-
-    rc = er_shape_check(shape, name, err);
-    if (rc == 0)
-        rc = er_arena_alloc(tape->arena, sizeof(*tensor), &self, err);
-    if (rc < 0)
-        return rc;
-    tensor = self;
-    /* Nothing writes to a tensor that is an operation's input. */
-    *tensor = (struct er_tensor){.name = name,
-                                 .shape = *shape,
-                                 .count = er_shape_count(shape),
-                                 .value = (float *)(uintptr_t)data,
-                                 .home = tape->staging ? ER_HOME_HOST : ER_HOME_ENGINE,
-                                 .param = ER_TENSOR_NO_PARAM};
-    *ret = tensor;
-    return 0;
-}
-
-int er_tape_buffer(struct er_tape *tape, const char *name, const struct er_shape *shape,
-                   struct er_tensor **ret, struct er_error *err)
-{
-    struct er_arena *data = tape->staging ? tape->staging : tape->data;
-    int rc = er_tensor_new(tape->arena, data, name, shape, false, ret, err);
-
-    if (rc == 0 && tape->staging)
-        (*ret)->home = ER_HOME_STAGED;
-    return rc;
-}
-
-int er_tape_scratch(struct er_tape *tape, size_t bytes, void **ret, struct er_error *err)
-{
-    return er_arena_alloc(tape->data, bytes, ret, err);
-}
-
-/* `from` is pinned. */
-static int send(struct er_tape *tape, const void *from, size_t bytes, void **ret,
-                struct er_error *err)
-{
-    void *to;
-    int rc = er_tape_scratch(tape, bytes, &to, err);
-
-    if (rc == 0)
-        rc = er_stream_copy(tape->engine->stream, to, from, bytes, ER_COPY_TO_DEVICE, err);
-    if (rc == 0)
-        *ret = to;
-    return rc;
-}
-
-int er_tape_upload(struct er_tape *tape, const void *from, size_t bytes, void **ret,
-                   struct er_error *err)
-{
-    void *pinned;
-    int rc = er_arena_alloc(tape->staging, bytes, &pinned, err);
-
-    if (rc < 0)
-        return rc;
-    memcpy(pinned, from, bytes);
-    return send(tape, pinned, bytes, ret, err);
-}
-
-/* Inputs of `node` that are not where the engine computes go there now. */
-static int bring_inputs(struct er_tape *tape, const struct er_node *node, struct er_error *err)
-{
-    int rc = 0;
-
-    for (uint32_t i = 0; i < node->op->inputs_n && rc == 0; i++) {
-        struct er_tensor *in = node->in[i];
-        size_t bytes = in ? in->count * sizeof(float) : 0;
-        void *at = NULL;
-
-        if (!in || in->home == ER_HOME_ENGINE)
-            continue;
-        rc = in->home == ER_HOME_HOST ? er_tape_upload(tape, in->value, bytes, &at, err)
-                                      : send(tape, in->value, bytes, &at, err);
-        if (rc < 0)
-            return er_error_wrap(err, rc, "input '%s'", in->name);
-        in->value = at;
-        in->home = ER_HOME_ENGINE;
-    }
-    return rc;
 }
 
 static int new_node(struct er_tape *tape, const struct er_tape_op *op, struct er_tensor *const *in,
@@ -280,16 +164,33 @@ static bool differentiable(const struct er_node *node)
     return false;
 }
 
-static int use_params(struct er_tape *tape, const struct er_node *node, bool backward,
+/* Whether the engine's loops for `node` want copies of float32; if so, they can be made. */
+static int wants_wide(struct er_tape *tape, const struct er_node *node, bool *ret,
                       struct er_error *err)
 {
-    int rc = 0;
+    *ret = tape->engine->ops->of_host && !node->op->of_any_type && er_wide_wanted(node);
+    return *ret && !tape->wide ? er_wide_new(&tape->wide, err) : 0;
+}
 
-    for (uint32_t i = 0; tape->use && i < node->op->inputs_n && rc == 0; i++) {
-        if (node->in[i] && node->in[i]->param != ER_TENSOR_NO_PARAM)
-            rc = tape->use(tape->use_user, node->in[i]->param, backward, err);
-    }
-    return rc;
+static int run_forward(struct er_tape *tape, struct er_node *node, struct er_error *err)
+{
+    bool wide;
+    int rc = wants_wide(tape, node, &wide, err);
+
+    if (rc == 0 && wide)
+        return er_wide_forward(tape->wide, node, err);
+    return rc ? rc : tape->engine->ops->forward(tape->engine, node, err);
+}
+
+static int run_backward(struct er_tape *tape, struct er_node *node, uint32_t input, float beta,
+                        struct er_error *err)
+{
+    bool wide;
+    int rc = wants_wide(tape, node, &wide, err);
+
+    if (rc == 0 && wide)
+        return er_wide_backward(tape->wide, node, input, beta, err);
+    return rc ? rc : tape->engine->ops->backward(tape->engine, node, input, beta, err);
 }
 
 int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_tensor *const *in,
@@ -309,17 +210,18 @@ int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_t
         return rc;
     record = tape->grad && differentiable(node);
     saved_n = tape->engine->ops->saved(tape->engine, node, saved_n);
-    rc = er_tensor_new(tape->arena, tape->data, op->name, &shape, record, &node->out, err);
+    rc = er_tensor_new(tape->arena, tape->data, op->name, &shape,
+                       op->type ? op->type(node) : node->in[0]->dtype, record, &node->out, err);
     if (rc == 0 && saved_n > 0)
         rc = er_arena_alloc(tape->data, saved_n * sizeof(float), &saved, err);
     if (rc < 0)
         return rc;
     node->saved = saved;
-    rc = use_params(tape, node, false, err);
+    rc = er_tape_use_params(tape, node, false, err);
     if (rc == 0 && tape->staging)
-        rc = bring_inputs(tape, node, err);
+        rc = er_tape_bring_inputs(tape, node, err);
     if (rc == 0)
-        rc = tape->engine->ops->forward(tape->engine, node, err);
+        rc = run_forward(tape, node, err);
     if (rc < 0)
         return rc;
     if (record)
@@ -355,7 +257,7 @@ static int walk_node(struct er_tape *tape, struct er_node *node, struct er_error
 
         if (!node->op->backward[i] || !in || !in->grad)
             continue;
-        rc = tape->engine->ops->backward(tape->engine, node, i, in->grad_set ? 1.0f : 0.0f, err);
+        rc = run_backward(tape, node, i, in->grad_set ? 1.0f : 0.0f, err);
         if (rc < 0)
             return rc;
         in->grad_set = true;
@@ -381,16 +283,20 @@ int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_err
         return er_error_set(err, ER_E_USAGE, "backward: '%s' has shape %s, expected (1)",
                             loss->name, text);
     }
+    if (loss->dtype != ER_F32)
+        return er_error_set(err, ER_E_USAGE,
+                            "backward: '%s' is of %s, expected float32: er_cast() it", loss->name,
+                            er_dtype_name(loss->dtype));
     if (!loss->grad || loss->param != ER_TENSOR_NO_PARAM)
         return er_error_set(err, ER_E_USAGE, "backward: '%s' depends on no parameter", loss->name);
     tape->walked = true;
     count_uses(tape, loss);
-    rc = tape->engine->ops->fill(tape->engine, loss->grad, 1.0f, 1, err);
+    rc = tape->engine->ops->fill(tape->engine, loss->grad, tape->scale, 1, err);
     loss->grad_set = true;
     for (struct er_node *node = tape->last; node && rc == 0; node = node->prev) {
         if (!node->live)
             continue;
-        rc = use_params(tape, node, true, err);
+        rc = er_tape_use_params(tape, node, true, err);
         if (rc == 0)
             rc = walk_node(tape, node, err);
     }
@@ -403,5 +309,5 @@ size_t er_tape_growths(const struct er_tape *tape)
 
     if (tape->staging)
         n += er_arena_growths(tape->data) + er_arena_growths(tape->staging);
-    return n;
+    return tape->wide ? n + er_wide_growths(tape->wide) : n;
 }

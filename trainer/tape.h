@@ -61,6 +61,13 @@ struct er_tape_op {
      * 0 the old content is not read. NULL: not differentiable. Called from the last input to the
      * first. */
     void (*backward[ER_TAPE_INPUTS_MAX])(const struct er_node *node, float beta);
+    /* The output's type; NULL: that of the first input. */
+    enum er_dtype (*type)(const struct er_node *node);
+    /* The functions above take tensors of 16 bits as they are. Without it they see float32: copies
+     * of their inputs, and what they write is rounded once. */
+    bool of_any_type;
+    /* Values that backward does not read: then it gets no copies of them, but NULL. */
+    bool inputs_unread, output_unread;
 };
 
 /* `flat` outlives the tape; it may have no parameters. It is bound, or er_fsdp_attach() gives the
@@ -84,6 +91,18 @@ void er_tape_grad(struct er_tape *tape, bool on);
  * adding to it (those the loss does not depend on stay). Off at first. From the next
  * er_tape_begin() on; not with FSDP, which clears gradients itself. */
 void er_tape_renew(struct er_tape *tape, bool on);
+/*
+ * What parameters are used as, from the next er_tape_begin() on: ER_F32 at first, or ER_F16 or
+ * ER_BF16. Flat memory keeps the float32 values that the optimizer changes (the master weights): a
+ * step rounds each parameter to nearest even when it first uses it, 2 bytes an element more, and
+ * what is computed with it is stored in 16 bits as well. Gradients of parameters stay float32 in
+ * flat memory. Not with FSDP, which has a policy of its own. -ENOMEM; ER_E_UNSUPPORTED: other
+ * types.
+ */
+int er_tape_store(struct er_tape *tape, enum er_dtype type, struct er_error *err);
+/* What er_tape_backward() begins with as the loss's own gradient, from now on; 1 at first.
+ * Gradients are so many times as large: see trainer/scaler.h. */
+void er_tape_scale(struct er_tape *tape, float scale);
 /* A new step: every tensor of the one before is gone. */
 int er_tape_begin(struct er_tape *tape, struct er_error *err);
 
@@ -92,6 +111,10 @@ struct er_tensor *er_tape_param(struct er_tape *tape, size_t index);
 /* A constant; `data` (shape, float32) is borrowed until the next er_tape_begin(), `name` too. */
 int er_tape_input(struct er_tape *tape, const char *name, const struct er_shape *shape,
                   const float *data, struct er_tensor **ret, struct er_error *err);
+/* The same of any type that a tensor is stored as. */
+int er_tape_input_as(struct er_tape *tape, const char *name, const struct er_shape *shape,
+                     enum er_dtype dtype, const void *data, struct er_tensor **ret,
+                     struct er_error *err);
 /* Memory of this step for an input to be filled by the caller (its `value`), before an operation
  * uses it. */
 int er_tape_buffer(struct er_tape *tape, const char *name, const struct er_shape *shape,
@@ -105,8 +128,8 @@ int er_tape_apply(struct er_tape *tape, const struct er_tape_op *op, struct er_t
 int er_tape_scratch(struct er_tape *tape, size_t bytes, void **ret, struct er_error *err);
 int er_tape_upload(struct er_tape *tape, const void *from, size_t bytes, void **ret,
                    struct er_error *err);
-/* `loss` has one element. ER_E_USAGE: more elements, gradients are off, no parameter reached, or
- * this step has been walked already; or what the hook of uses says. */
+/* `loss` has one element, of float32. ER_E_USAGE: more elements, another type, gradients are off,
+ * no parameter reached, or this step has been walked already; or what the hook of uses says. */
 int er_tape_backward(struct er_tape *tape, struct er_tensor *loss, struct er_error *err);
 
 /* See er_arena_growths(). */

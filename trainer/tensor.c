@@ -1,10 +1,12 @@
 #include "trainer/tensor.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/pool.h"
+#include "trainer/half.h"
 
 #define FIRST_BYTES ((size_t)2 << 20)
 #define CHUNKS_MAX  32 /* each as large as all before it: enough for any address space */
@@ -156,19 +158,26 @@ size_t er_arena_growths(const struct er_arena *arena)
     return arena->growths;
 }
 
+bool er_tensor_dtype_ok(enum er_dtype dtype)
+{
+    return dtype == ER_F32 || er_dtype_is_half(dtype);
+}
+
 int er_tensor_new(struct er_arena *arena, struct er_arena *data, const char *name,
-                  const struct er_shape *shape, bool with_grad, struct er_tensor **ret,
-                  struct er_error *err)
+                  const struct er_shape *shape, enum er_dtype dtype, bool with_grad,
+                  struct er_tensor **ret, struct er_error *err)
 {
     void *self, *value, *grad = NULL;
     struct er_tensor *tensor;
-    size_t bytes;
+    size_t count, bytes;
     int rc;
 
+    assert(er_tensor_dtype_ok(dtype));
     rc = er_shape_check(shape, name, err);
     if (rc < 0)
         return rc;
-    bytes = er_shape_count(shape) * sizeof(float);
+    count = er_shape_count(shape);
+    bytes = count * er_dtype_size(dtype);
     rc = er_arena_alloc(arena, sizeof(*tensor), &self, err);
     if (rc == 0)
         rc = er_arena_alloc(data, bytes, &value, err);
@@ -179,7 +188,9 @@ int er_tensor_new(struct er_arena *arena, struct er_arena *data, const char *nam
     tensor = self;
     *tensor = (struct er_tensor){.name = name,
                                  .shape = *shape,
-                                 .count = bytes / sizeof(float),
+                                 .count = count,
+                                 .dtype = dtype,
+                                 .grad_dtype = dtype,
                                  .value = value,
                                  .grad = grad,
                                  .param = ER_TENSOR_NO_PARAM};

@@ -1,9 +1,10 @@
 #pragma once
 /*
- * Dense float32 tensors, row-major, over an arena that is given back whole at the start of each
- * step: after one step of the largest size (a dry run) nothing allocates any more.
+ * Dense tensors, row-major, over an arena that is given back whole at the start of each step: after
+ * one step of the largest size (a dry run) nothing allocates any more. Stored as float32, or in 16
+ * bits as float16 or bfloat16; what is computed with them is float32 everywhere.
  */
-#include "runtime/device.h"
+#include "runtime/comm.h"
 #include "trainer/shape.h"
 
 #ifdef __cplusplus
@@ -23,9 +24,17 @@ enum er_tensor_home {
 struct er_tensor {
     const char *name; /* for error texts; borrowed, lives as long as the tensor */
     struct er_shape shape;
-    size_t count;  /* elements */
-    float *value;  /* shape; arena's, or borrowed (inputs, parameters) */
-    float *grad;   /* same shape; NULL: no gradient wanted */
+    size_t count;             /* elements */
+    enum er_dtype dtype;      /* of `value`: ER_F32, ER_F16 or ER_BF16 */
+    enum er_dtype grad_dtype; /* of `grad`: the same, but parameters' may stay float32 */
+    union {                   /* shape; arena's, or borrowed (inputs, parameters) */
+        float *value;         /* ER_F32 */
+        uint16_t *half;       /* ER_F16, ER_BF16 */
+    };
+    union { /* same shape; NULL: no gradient wanted */
+        float *grad;
+        uint16_t *half_grad;
+    };
     bool grad_set; /* `grad` holds something: the next contribution is added, not written */
     size_t param;  /* index of the parameter, or ER_TENSOR_NO_PARAM */
     size_t uses;   /* backward: contributions still to come */
@@ -54,8 +63,10 @@ size_t er_arena_growths(const struct er_arena *arena);
 /* A tensor whose struct comes from `arena`, its value and, with `with_grad`, gradient from `data`
  * (the same, unless an engine has memory of its own). -EINVAL: bad shape; -ENOMEM. */
 int er_tensor_new(struct er_arena *arena, struct er_arena *data, const char *name,
-                  const struct er_shape *shape, bool with_grad, struct er_tensor **ret,
-                  struct er_error *err);
+                  const struct er_shape *shape, enum er_dtype dtype, bool with_grad,
+                  struct er_tensor **ret, struct er_error *err);
+/* Types a tensor is stored as. */
+bool er_tensor_dtype_ok(enum er_dtype dtype);
 
 #ifdef __cplusplus
 }

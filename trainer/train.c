@@ -18,6 +18,18 @@ int er_train_callback_rc(int rc, const char *callback, struct er_error *err)
     return rc;
 }
 
+/* Workers have failed in that step again and again. */
+static bool is_left_out(const struct er_train *train, uint64_t step)
+{
+    const struct er_world *world = er_world(train->ctx);
+
+    for (size_t i = 0; i < world->skip_steps_n; i++) {
+        if (world->skip_steps[i] == step)
+            return true;
+    }
+    return false;
+}
+
 static int gradients(struct er_train *train, const struct er_range *range, struct er_loss *ret,
                      struct er_error *err)
 {
@@ -27,6 +39,11 @@ static int gradients(struct er_train *train, const struct er_range *range, struc
 
     er_train_clock_begin(train);
     train->held.grads_of = 0;
+    rc = er_train_catchup_begin(train, err);
+    if (rc < 0)
+        return rc;
+    if (is_left_out(train, step.step))
+        return 0; /* all ranks add nothing */
     rc = er_train_callback_rc(train->ops->grads(train->user, &step, ret, err), "grads()", err);
     return rc < 0 ? er_error_wrap(err, rc, "rank %d, gradients of step %lu", train->rank,
                                   ul(step.step))
@@ -73,9 +90,25 @@ static int settle(struct er_train *train, const struct er_vote *vote, struct er_
     enum er_train_verdict verdict = er_train_policy_judge(vote, train->size);
     struct er_error why = ER_ERROR_INIT;
 
+    if (!er_train_policy_scaled_alike(vote))
+        return er_error_set(err, ER_E_MISMATCH,
+                            "step %lu: some ranks scale their losses, some do not "
+                            "(er_train_opts.scaler)",
+                            ul(vote->step));
     if (verdict == ER_TRAIN_VERDICT_APPLY) {
         er_train_policy_good(&train->bad, vote->step);
         return 0;
+    }
+    if (verdict == ER_TRAIN_VERDICT_LEFT_OUT) {
+        train->bad.skipped++;
+        er_train_tell(train, ER_TRAIN_LEFT_OUT, vote->step, "workers keep failing in this step");
+        return 0;
+    }
+    if (verdict == ER_TRAIN_VERDICT_NONFINITE) {
+        int scaled = er_train_scaler_judge(train, vote, err);
+
+        if (scaled != 0)
+            return scaled < 0 ? scaled : 0;
     }
     if (refuse(train, vote, verdict, &why) == -EDOM && verdict == ER_TRAIN_VERDICT_NONFINITE)
         return er_train_bad_step(train, vote, &why, err);
@@ -93,7 +126,11 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
     *vote = (struct er_vote){.loss = loss->sum,
                              .weight = loss->weight,
                              .nonfinite = loss->nonfinite,
-                             .flags = ER_VOTE_NONFINITE << train->opts->nonfinite};
+                             .busy_us = train->clock.busy_us,
+                             .flags = ER_VOTE_NONFINITE << train->opts->nonfinite |
+                                      (train->opts->scaler ? ER_VOTE_SCALED : ER_VOTE_UNSCALED)};
+    if (is_left_out(train, train->applied + 1))
+        vote->flags |= ER_VOTE_LEFT_OUT;
     told.notice = er_notice(train->ctx);
     told.save_first = er_notice_saves(train->ctx);
     er_train_policy_fill_vote(&train->policy, vote, train->applied + 1, train->rank, train->size,
@@ -101,9 +138,21 @@ static int agree(struct er_train *train, const struct er_loss *loss, struct er_v
     er_train_policy_fill_saving(vote, !train->ckpt ||
                                           (!train->snapshot && er_ckpt_local_done(train->ckpt)));
     rc = reduce(train, vote, err);
-    if (train->ddp && er_ddp_reduced(train->ddp))
+    if (train->fsdp ? er_fsdp_reduced(train->fsdp) : er_ddp_reduced(train->ddp))
         train->held.grads_of = train->applied + 1;
+    if (rc >= 0)
+        train->clock.pace.median_busy_us += vote->busy_us;
+    if (rc == 0)
+        rc = er_train_catchup_end(train, err);
     return rc < 0 ? rc : settle(train, vote, err);
+}
+
+static int apply(struct er_train *train, uint64_t step, const struct er_vote *vote,
+                 struct er_error *err)
+{
+    int rc = er_train_callback_rc(train->ops->apply(train->user, step, vote, err), "apply()", err);
+
+    return rc < 0 ? rc : er_train_shards_apply(train, step, vote, err);
 }
 
 int er_train_apply(struct er_train *train, const struct er_vote *vote, struct er_error *err)
@@ -114,16 +163,17 @@ int er_train_apply(struct er_train *train, const struct er_vote *vote, struct er
     if (rc < 0)
         return rc;
     er_train_phase(train, ER_PHASE_OPTIMIZER);
-    if (er_train_policy_finite(vote))
-        rc = er_train_callback_rc(train->ops->apply(train->user, step, vote, err), "apply()", err);
+    if (er_train_policy_usable(vote))
+        rc = apply(train, step, vote, err);
     else
         er_train_drop(train); /* skipped */
     if (rc < 0)
         return er_error_wrap(err, rc, "optimizer step %lu", ul(step));
+    er_train_scaler_step(train, er_train_policy_finite(vote));
     train->applied = step;
     train->held.vote = *vote;
     train->held.grads_of = 0;
-    if (er_train_policy_finite(vote))
+    if (er_train_policy_usable(vote) || er_train_policy_overflowed(vote))
         train->result.loss = vote->loss / vote->weight;
     er_train_phase(train, ER_PHASE_IDLE);
     return 0;
@@ -144,6 +194,32 @@ static int end_epoch(struct er_train *train, struct er_error *err)
     return rc < 0 ? er_error_wrap(err, rc, "end of epoch %lu", ul(epoch)) : 0;
 }
 
+/* The state goes on without some of the ranks, and is not on the disk. */
+static bool hands_over(const struct er_train *train, const struct er_train_policy_todo *todo,
+                       const struct er_vote *vote)
+{
+    return train->fsdp && !todo->save && todo->ending != ER_GO_ON && todo->ending != ER_END_DONE &&
+           vote->notice != ER_NOTICE_STOP && (vote->flags & ER_VOTE_STAYS);
+}
+
+/* A step alone needs no newcomer that has the state; a checkpoint can wait for it. */
+static int before_the_rest(struct er_train *train, struct er_train_policy_todo *todo,
+                           const struct er_vote *vote, struct er_error *err)
+{
+    bool goes_on = todo->ending == ER_GO_ON && !todo->epoch_end;
+
+    if (train->catchup.learners_n == 0)
+        return 0;
+    if (goes_on && todo->save) {
+        todo->save = false;
+        todo->owe = true;
+    }
+    /* After a STOP some may be gone. */
+    if (goes_on || (vote->notice == ER_NOTICE_STOP && todo->ending != ER_END_DONE))
+        return 0;
+    return er_train_catchup_finish(train, err);
+}
+
 /* What follows a step that has been applied; every rank takes the same way. */
 static int follow_up(struct er_train *train, const struct er_vote *vote, enum er_train_ending *ret,
                      struct er_error *err)
@@ -151,12 +227,18 @@ static int follow_up(struct er_train *train, const struct er_vote *vote, enum er
     struct er_train_policy_todo todo = er_train_policy_after(&train->policy, train->applied, vote);
     int rc = todo.advance ? er_train_save_advance(train, err) : 0;
 
+    if (rc == 0 && todo.ending != ER_GO_ON && vote->notice != ER_NOTICE_STOP)
+        rc = er_train_save_settle(train, err);
+    if (rc == 0)
+        rc = before_the_rest(train, &todo, vote, err);
     if (rc == 0 && todo.save)
         rc = er_train_save(train, todo.ending, err);
     else
         train->policy.owed |= todo.owe;
     if (rc == 0 && todo.epoch_end)
         rc = end_epoch(train, err);
+    if (rc == 0 && hands_over(train, &todo, vote))
+        rc = er_train_shards_hand_over(train, todo.ending, err);
     if (rc < 0)
         return rc;
     if (todo.ending == ER_END_STOPPED)
@@ -168,8 +250,7 @@ static int follow_up(struct er_train *train, const struct er_vote *vote, enum er
 
 static int one_step(struct er_train *train, enum er_train_ending *ret, struct er_error *err)
 {
-    struct er_range range =
-        er_batch(&train->opts->plan, train->applied + 1, train->rank, train->size);
+    struct er_range range = er_train_range(train);
     struct er_loss loss = {0};
     struct er_vote vote;
     int rc = gradients(train, &range, &loss, err);
@@ -189,10 +270,13 @@ static int one_step(struct er_train *train, enum er_train_ending *ret, struct er
 static int run_steps(struct er_train *train, struct er_error *err)
 {
     enum er_train_ending ending = train->applied < train->total_steps ? ER_GO_ON : ER_END_DONE;
+    bool epoch_end = train->applied > 0 && train->applied % train->epoch_steps == 0;
     int rc = 0;
 
+    if (epoch_end || ending == ER_END_DONE) /* nothing else comes before that */
+        rc = er_train_catchup_finish(train, err);
     /* Whether an epoch that ends where this run resumes was evaluated is not known: do it again. */
-    if (train->applied > 0 && train->applied % train->epoch_steps == 0)
+    if (rc == 0 && epoch_end)
         rc = end_epoch(train, err);
     /* The last step was applied, and a rank lost before it was saved. */
     if (rc == 0 && ending == ER_END_DONE && train->ckpt && train->held.saved_step != train->applied)
@@ -217,8 +301,9 @@ static int run_steps(struct er_train *train, struct er_error *err)
     return 0;
 }
 
-static int run_generation(struct er_train *train, struct er_error *err)
+static int run_generation(void *user, struct er_error *err)
 {
+    struct er_train *train = user;
     int rc = er_train_open(train, err);
 
     if (rc == 0)
@@ -237,30 +322,47 @@ static bool others_were_lost(int rc)
     return rc == ER_E_PEER_LOST || rc == ER_E_ABORTED || rc == ER_E_STALE;
 }
 
+/* Why it left matters where nobody turns out to have been lost. */
+static int rejoin(struct er_train *train, int rc, const struct er_error *why)
+{
+    if (rc == ER_E_PEER_LOST)
+        er_fail(train->ctx, "%s", why->text);
+    return er_rejoin(train->ctx, UINT64_MAX, NULL);
+}
+
+int er_train_outlive(struct er_train *train, int (*generation)(void *user, struct er_error *err),
+                     void *user, struct er_error *err)
+{
+    struct er_error why = ER_ERROR_INIT;
+    int rc, next = 0;
+
+    if (train->rejoins)
+        er_rejoin_offer(train->ctx);
+    rc = generation(user, &why);
+    while (train->rejoins && others_were_lost(rc) && (next = rejoin(train, rc, &why)) == 0) {
+        train->result.recoveries++;
+        train->leaving = false;
+        why = (struct er_error)ER_ERROR_INIT;
+        rc = generation(user, &why);
+    }
+    if (rc < 0 && train->leaving && next == ER_REJOIN_DONE)
+        train->result.stopped = true; /* it left as it was told, and is not needed any more */
+    else if (rc < 0) /* without a next generation the error is that of the last one */
+        return er_error_set(err, rc, "%s", why.text);
+    return 0;
+}
+
 int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
                  const struct er_train_opts *opts, struct er_train_result *ret,
                  struct er_error *err)
 {
     struct er_train train = {.ctx = ctx, .ops = ops, .user = user, .opts = opts};
-    struct er_error why = ER_ERROR_INIT;
-    int rc, next = 0;
+    int rc;
 
-    train.rejoins = !ops->shard && !opts->restart_on_loss;
-    if (train.rejoins)
-        er_rejoin_offer(ctx);
-    rc = run_generation(&train, &why);
-    while (train.rejoins && others_were_lost(rc) &&
-           (next = er_rejoin(ctx, UINT64_MAX, NULL)) == 0) {
-        train.result.recoveries++;
-        train.leaving = false;
-        why = (struct er_error)ER_ERROR_INIT;
-        rc = run_generation(&train, &why);
-    }
+    train.rejoins = !opts->restart_on_loss;
+    rc = er_train_outlive(&train, run_generation, &train, err);
     er_train_close(&train);
-    if (rc < 0 && train.leaving && next == ER_REJOIN_DONE)
-        train.result.stopped = true; /* it left as it was told, and is not needed any more */
-    else if (rc < 0) /* without a next generation the error is that of the last one */
-        return er_error_set(err, rc, "%s", why.text);
-    *ret = train.result;
-    return 0;
+    if (rc == 0)
+        *ret = train.result;
+    return rc;
 }

@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 struct er_fsdp;        /* trainer/fsdp.h */
+struct er_scaler;      /* trainer/scaler.h */
 struct er_train_clock; /* opaque: where the time of steps goes */
 
 struct er_step {
@@ -50,10 +51,12 @@ struct er_train_ops {
      * also with an empty range. */
     int (*grads)(void *user, const struct er_step *step, struct er_loss *ret, struct er_error *err);
     /* One optimizer step with gradients / vote->weight; then clears the gradients. Never
-     * interrupted. */
+     * interrupted. With `shadow` called again for the copy that this rank keeps, with the same
+     * arguments: all that it may do is the update of er_fsdp_view() or er_fsdp_view_param(). */
     int (*apply)(void *user, uint64_t step, const struct er_vote *vote, struct er_error *err);
     /* Gradient spans in forward order (NULL with `shard`), and the state to save (parameters,
-     * optimizer; this rank's pieces with `shard`); valid for the run. */
+     * optimizer); valid for the run. With `shard` the pieces of er_fsdp_slices(), asked for in each
+     * call: they are others in each generation. */
     void (*spans)(void *user, const struct er_span **ret, size_t *ret_n);
     void (*state)(void *user, const struct er_slice **ret, size_t *ret_n);
     /* Optional; after the last step of an epoch and at the end, on every rank; again when a run
@@ -61,7 +64,9 @@ struct er_train_ops {
     int (*epoch_end)(void *user, uint64_t epoch, uint64_t step, struct er_comm *comm,
                      struct er_error *err);
     /* Optional: FSDP instead of DDP. Called once, when the ranks are connected: opens, attaches and
-     * fills the program's sharded parameters, which stay the program's. */
+     * fills the program's sharded parameters, which stay the program's; er_fsdp_fill() is to be
+     * called, and is all that it may do together with the other ranks. `comm` carries the engine's
+     * memory. */
     int (*shard)(void *user, struct er_comm *comm, struct er_fsdp **ret, struct er_error *err);
 };
 
@@ -78,6 +83,19 @@ enum er_train_nonfinite {
     ER_NONFINITE_COUNT
 };
 
+/* How newcomers get the state of a DDP run from those who have it. */
+enum er_train_newcomers {
+    /* While training goes on, where the state is large enough for that (16 MiB), else at once. */
+    ER_NEWCOMERS_AUTO,
+    ER_NEWCOMERS_COPY, /* at once: nobody steps until all have it */
+    /* In slices between steps. Meanwhile newcomers have no samples: they make the updates of the
+     * others, from the same sums of gradients, on what they have got. For optimizers that go
+     * element by element; with any other the digests differ, and the state is copied at once after
+     * all. */
+    ER_NEWCOMERS_CATCH_UP,
+    ER_NEWCOMERS_COUNT
+};
+
 enum er_train_event {
     ER_TRAIN_STEP,        /* every log_steps steps and the last one */
     ER_TRAIN_SKIPPED,     /* a checkpoint was passed over; text: why */
@@ -86,6 +104,7 @@ enum er_train_event {
     ER_TRAIN_STOOD_IN,    /* saved, though a rank could not write; text: which, why, who wrote */
     ER_TRAIN_SAVE_FAILED, /* training goes on; text: why */
     ER_TRAIN_NOT_FINITE,  /* text: what was not, and what is done about it */
+    ER_TRAIN_LEFT_OUT,    /* the job leaves the step's samples out; text: why */
     ER_TRAIN_STOPPED,     /* text: which notice */
     ER_TRAIN_RECOVERED,   /* a rank was lost, and the others' memory kept; text: whose */
     ER_TRAIN_EVENT_COUNT
@@ -118,17 +137,27 @@ struct er_train_opts {
                                          exits with ER_WORKER_EXIT_CHECKPOINTS. 0: never fatal */
     bool checkpoint_wait; /* no step before a checkpoint is on disk; else it is written beside */
     bool restart_on_loss; /* a lost rank ends this process as well, instead of going on in it */
-    uint64_t tokens_per_sample; /* of a language model, for the lines; 0: none */
-    uint64_t log_steps;         /* a line every N steps from rank 0; 0: none */
+    /* With `shard`: every shard is kept twice, on two nodes wherever there are two, so that a lost
+     * rank costs nothing (docs/elastic-training.md says what this does). apply() is then called
+     * twice a step. The same on all ranks, else ER_E_MISMATCH. */
+    bool shadow;
+    enum er_train_newcomers newcomers; /* the same on all ranks, else ER_E_MISMATCH */
+    uint64_t tokens_per_sample;        /* of a language model, for the lines; 0: none */
+    uint64_t log_steps;                /* a line every N steps from rank 0; 0: none */
     /* Other than STOP: float32 gradients of a reducer are looked at as well (count_nonfinite), and
      * after nonfinite_max such steps (0: 8) without a good new one between them the run ends all
      * the same: the parameters are spoilt. The same on all ranks, else ER_E_MISMATCH. */
     enum er_train_nonfinite nonfinite;
     uint32_t nonfinite_max;
+    /* Of losses that are scaled (float16), or NULL; the program's, for the run. A step whose
+     * gradients alone are not finite is skipped and the scale halved, on all ranks, whatever
+     * `nonfinite` says, until the scale is 1. The loop changes it after each step, saves it with
+     * checkpoints ("loss_scale") and gives it to ranks that join. Not with plan.shards. */
+    struct er_scaler *scaler;
     /* Who computes: parameters, gradients and optimizer states, all of `state`, are in its memory.
      * NULL: the CPU. A GPU's reduces over NCCL (comm.backend AUTO or NCCL); the loop has a copy of
-     * the state in pinned memory for checkpoints. DDP alone: `shard` and plan.shards are
-     * ER_E_UNSUPPORTED. er_engine_apply() is its optimizer. */
+     * the state in pinned memory for checkpoints. With `shard` it is er_fsdp_opts.engine too.
+     * er_engine_apply() is its optimizer. */
     struct er_engine *engine;
     struct er_comm_opts comm;
     struct er_ddp_opts ddp;
@@ -152,13 +181,15 @@ struct er_train_result {
  * and all have the state of the newest step that any of them applied, bit for bit, before the next
  * step begins. What a callback may rely on across that: er_step.range is always that of the rank
  * and world size of the moment; er_step.ddp and the communicator of epoch_end() are new; nothing of
- * a step that was not applied is left in the gradients. With `shard` (FSDP), `restart_on_loss`, or
- * without an agent that does it: ER_E_PEER_LOST, ER_E_ABORTED and the like, the generation is over;
- * the program exits non-zero and its agent starts it again from the newest checkpoint. -EDOM: the
- * loss is not finite (see er_train_nonfinite), or no sample counts; -EIO: checkpoints cannot be
- * written; ER_E_CORRUPT: there are checkpoints and none verifies; ER_E_CONFIG: the newest one
- * belongs to another plan (samples, batch or seed); ER_E_USAGE: wrong options; ER_E_MISMATCH: with
- * plan.shards (exact mode), a rank that computes with another build, OpenBLAS or core type.
+ * a step that was not applied is left in the gradients. With `shard` (FSDP) a shard that is lost
+ * with its only copy takes all back to the newest checkpoint, in their processes. With
+ * `restart_on_loss`, or without an agent that does it: ER_E_PEER_LOST, ER_E_ABORTED and the like,
+ * the generation is over; the program exits non-zero and its agent starts it again from the newest
+ * checkpoint. -EDOM: the loss is not finite (see er_train_nonfinite), or no sample counts; -EIO:
+ * checkpoints cannot be written; ER_E_CORRUPT: there are checkpoints and none verifies;
+ * ER_E_CONFIG: the newest one belongs to another plan (samples, batch or seed); ER_E_USAGE: wrong
+ * options; ER_E_MISMATCH: with plan.shards (exact mode), a rank that computes with another build,
+ * OpenBLAS or core type.
  */
 ER_API int er_train_run(struct er_ctx *ctx, const struct er_train_ops *ops, void *user,
                         const struct er_train_opts *opts, struct er_train_result *ret,

@@ -86,6 +86,8 @@ void er_train_clock_end(struct er_train *train)
     const struct er_train_phases *sum = &train->result.phases;
 
     add(&train->result.phases, &clock->step);
+    clock->busy_us = clock->step.data_us + clock->step.forward_us + clock->step.backward_us +
+                     clock->step.optimizer_us;
     update_rates(clock, clock->since_us);
     clock->pace.tokens = train->samples * train->opts->tokens_per_sample;
     clock->pace.data_us = sum->data_us;

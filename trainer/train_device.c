@@ -9,10 +9,11 @@
 
 struct er_train_mirror {
     const struct er_slice *state; /* the program's */
-    struct er_slice *copy;        /* the same, in `memory` */
-    char *memory;                 /* pinned */
-    struct er_stream *stream;     /* copies beside the next step */
-    struct er_event *applied;     /* what is copied is complete */
+    size_t n;
+    struct er_slice *copy;    /* the same, in `memory` */
+    char *memory;             /* pinned */
+    struct er_stream *stream; /* copies beside the next step */
+    struct er_event *applied; /* what is copied is complete */
 };
 
 static bool on_gpu(const struct er_train *train)
@@ -69,6 +70,7 @@ int er_train_mirror_open(struct er_train *train, struct er_error *err)
     if (!m || !m->copy)
         return er_error_set(err, -ENOMEM, "list of %zu tensors", train->state_n);
     m->state = train->state;
+    m->n = train->state_n;
     rc = er_device_alloc(device, ER_MEMORY_PINNED, lay_out(m, train->state_n), (void **)&m->memory,
                          err);
     if (rc == 0)
@@ -104,7 +106,7 @@ static int copy_all(const struct er_train *train, struct er_stream *stream, bool
     const struct er_train_mirror *m = train->mirror;
     int rc = 0;
 
-    for (size_t i = 0; i < train->state_n && rc == 0; i++) {
+    for (size_t i = 0; i < m->n && rc == 0; i++) {
         size_t bytes = bytes_of(&m->state[i]);
 
         rc = to_host ? er_stream_copy(stream, m->copy[i].data, m->state[i].data, bytes,

@@ -40,6 +40,7 @@ static int append(struct er_train *train, struct er_ledger_entry *entry, struct 
 int er_train_ledger_begin(struct er_train *train, enum er_ledger_source from, struct er_error *err)
 {
     const struct er_plan *plan = &train->opts->plan;
+    const struct er_world *world = er_world(train->ctx);
     struct er_ledger_entry entry = {
         .kind = ER_LEDGER_BEGIN,
         .step = train->applied,
@@ -48,7 +49,17 @@ int er_train_ledger_begin(struct er_train *train, enum er_ledger_source from, st
         .from = from,
     };
 
-    return append(train, &entry, err);
+    int rc = append(train, &entry, err);
+
+    /* Told before they come: no step is left out that the ledger does not know of. */
+    for (size_t i = 0; rc == 0 && i < world->skip_steps_n; i++) {
+        struct er_ledger_entry left_out = {
+            .kind = ER_LEDGER_SKIP, .step = world->skip_steps[i], .poison = true};
+
+        if (world->skip_steps[i] > train->applied)
+            rc = append(train, &left_out, err);
+    }
+    return rc;
 }
 
 int er_train_ledger_skip(struct er_train *train, uint64_t step, struct er_error *err)

@@ -55,6 +55,11 @@ bool er_train_policy_finite(const struct er_vote *vote)
     return isfinite(vote->loss) && isfinite(vote->weight) && vote->nonfinite == 0;
 }
 
+bool er_train_policy_usable(const struct er_vote *vote)
+{
+    return er_train_policy_finite(vote) && !(vote->flags & ER_VOTE_LEFT_OUT);
+}
+
 void er_train_policy_good(struct er_train_bad *bad, uint64_t step)
 {
     if (step <= bad->good)
@@ -86,10 +91,23 @@ bool er_train_policy_same(const struct er_vote *vote)
     return (bits & (bits - 1)) == 0;
 }
 
+bool er_train_policy_scaled_alike(const struct er_vote *vote)
+{
+    return !(vote->flags & ER_VOTE_SCALED) || !(vote->flags & ER_VOTE_UNSCALED);
+}
+
+bool er_train_policy_overflowed(const struct er_vote *vote)
+{
+    return isfinite(vote->loss) && isfinite(vote->weight) && vote->weight > 0 &&
+           vote->nonfinite > 0;
+}
+
 enum er_train_verdict er_train_policy_judge(const struct er_vote *vote, int size)
 {
     if (vote->ok != (uint32_t)size)
         return ER_TRAIN_VERDICT_REFUSED;
+    if (vote->flags & ER_VOTE_LEFT_OUT)
+        return ER_TRAIN_VERDICT_LEFT_OUT;
     if (!er_train_policy_finite(vote))
         return ER_TRAIN_VERDICT_NONFINITE;
     if (!(vote->weight > 0))

@@ -16,6 +16,10 @@
 #define ER_VOTE_UNTOLD     16u
 #define ER_VOTE_STAYS      32u
 #define ER_VOTE_SAVE_FIRST 64u
+#define ER_VOTE_SCALED     128u /* vote.flags: a rank scales its losses; */
+#define ER_VOTE_UNSCALED   256u /* one does not */
+/* vote.flags: the samples of this step are left out, as the job says to all ranks. */
+#define ER_VOTE_LEFT_OUT 512u
 /* vote.user[]: the maximum of all ranks. [0]: whose loss is not finite; [1]: 1 while this rank's
  * part of a checkpoint is still being written. */
 
@@ -58,7 +62,8 @@ void er_train_policy_fill_saving(struct er_vote *vote, bool done);
 
 enum er_train_verdict {
     ER_TRAIN_VERDICT_APPLY,
-    ER_TRAIN_VERDICT_REFUSED,   /* not every rank is ready to apply */
+    ER_TRAIN_VERDICT_REFUSED, /* not every rank is ready to apply */
+    ER_TRAIN_VERDICT_LEFT_OUT,
     ER_TRAIN_VERDICT_NONFINITE, /* a loss or gradient */
     ER_TRAIN_VERDICT_EMPTY      /* no sample counts: there is nothing to divide by */
 };
@@ -66,8 +71,9 @@ enum er_train_verdict er_train_policy_judge(const struct er_vote *vote, int size
 /* NONFINITE: the lowest rank whose own loss is not finite, or -1 (a gradient, or the sum). */
 int er_train_policy_culprit(const struct er_vote *vote, int size);
 
-/* Whether its gradients may be used; the rest of a step is the same either way. */
 bool er_train_policy_finite(const struct er_vote *vote);
+/* Whether its gradients may be used; the rest of a step is the same either way. */
+bool er_train_policy_usable(const struct er_vote *vote);
 
 /* What steps that are not finite have led to, from generation to generation. */
 struct er_train_bad {
@@ -81,8 +87,11 @@ void er_train_policy_good(struct er_train_bad *bad, uint64_t step);
 /* `step` is not finite. `max`: so many in a row; 0: 8. */
 enum er_train_remedy er_train_policy_bad(struct er_train_bad *bad, enum er_train_nonfinite policy,
                                          uint32_t max, uint64_t step);
-/* All ranks have the same policy for such steps. */
+/* All ranks have the same policy for such steps; all of them scale losses, or none. */
 bool er_train_policy_same(const struct er_vote *vote);
+bool er_train_policy_scaled_alike(const struct er_vote *vote);
+/* Gradients overflowed, and the loss did not. */
+bool er_train_policy_overflowed(const struct er_vote *vote);
 
 /*
  * STOPPED: this process ends; REJOIN: it goes over to the next generation. A change of the

@@ -100,6 +100,17 @@ int er_train_save_advance(struct er_train *train, struct er_error *err)
     return rc == 1 ? 0 : conclude(train, train->policy.flight_step, rc, &why, ER_GO_ON, err);
 }
 
+int er_train_save_settle(struct er_train *train, struct er_error *err)
+{
+    struct er_error why = ER_ERROR_INIT;
+    int rc;
+
+    if (!train->ckpt || !er_ckpt_in_flight(train->ckpt))
+        return 0;
+    rc = er_ckpt_settle(train->ckpt, &why);
+    return rc == 1 ? 0 : conclude(train, train->policy.flight_step, rc, &why, ER_GO_ON, err);
+}
+
 int er_train_save_finish(struct er_train *train, struct er_error *err)
 {
     struct er_error why = ER_ERROR_INIT;

@@ -1,27 +1,13 @@
-#include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/field.h"
 #include "base/parse.h"
-#include "ckpt/folder.h"
-#include "ckpt/slices.h"
 #include "trainer/engine_ops.h"
 #include "trainer/numerics.h"
 #include "trainer/sync.h"
 #include "trainer/train_internal.h"
-
-/* The list of checkpoints passed over is one message to the agent; what does not fit is not listed.
- */
-#define SKIPPED_MAX_BYTES (32 * 1024)
-#define SKIPPED_WHY_BYTES 512
-#define SKIPPED_ONE_BYTES (6 * SKIPPED_WHY_BYTES + 64) /* every character escaped */
 
 /* ---- options ---- */
 
@@ -98,7 +84,7 @@ static int group_gather(void *user, const void *mine, size_t n, void *all, struc
     return er_sync_gather(train->comm, mine, n, all, err);
 }
 
-static int group_commit(void *user, const struct er_ckpt_done *done, struct er_error *err)
+static int group_commit_begin(void *user, const struct er_ckpt_done *done, struct er_error *err)
 {
     struct er_train *train = user;
     struct er_commit commit = {
@@ -111,8 +97,17 @@ static int group_commit(void *user, const struct er_ckpt_done *done, struct er_e
         .digest = done->digest,
     };
 
-    return er_commit(train->ctx, &commit, err);
+    return er_commit_begin(train->ctx, &commit, err);
 }
+
+static int group_commit_end(void *user, uint64_t wait_us, struct er_error *err)
+{
+    struct er_train *train = user;
+
+    return er_commit_end(train->ctx, wait_us, err);
+}
+
+_Static_assert(ER_COMMIT_OPEN == ER_CKPT_COMMIT_OPEN, "handed through");
 
 static struct er_ckpt_group describe_group(struct er_train *train)
 {
@@ -121,7 +116,8 @@ static struct er_ckpt_group describe_group(struct er_train *train)
         .size = train->size,
         .user = train,
         .gather = group_gather,
-        .commit = group_commit,
+        .commit_begin = group_commit_begin,
+        .commit_end = group_commit_end,
     };
 }
 
@@ -131,7 +127,7 @@ static uint64_t folder_generation(const struct er_train *train)
     return train->opts->checkpoint_dir ? 0 : er_world(train->ctx)->generation;
 }
 
-int er_train_open_checkpoints(struct er_train *train, struct er_error *err)
+static int open_checkpoints(struct er_train *train, struct er_error *err)
 {
     struct er_ckpt_opts opts = {.keep_last = (uint32_t)train->saving.keep,
                                 .keep_every = train->saving.keep_every};
@@ -175,7 +171,17 @@ static int check_exact(const struct er_train *train, struct er_error *err)
     if ((uint32_t)train->size > shards)
         return er_error_set(err, ER_E_USAGE, "exact mode: %d ranks for %u shards", train->size,
                             shards);
-    return er_numerics_agree(train->comm, err);
+    return er_numerics_agree(train->comm, train->engine, err);
+}
+
+static int check_shards(const struct er_train *train, struct er_error *err)
+{
+    if (er_fsdp_engine(train->fsdp) == train->engine)
+        return 0;
+    return er_error_set(
+        err, ER_E_USAGE,
+        "er_fsdp_opts.engine is '%s', er_train_opts.engine '%s': they must be equal",
+        er_engine_describe(er_fsdp_engine(train->fsdp)), er_engine_describe(train->engine));
 }
 
 static int open_reducer(struct er_train *train, struct er_error *err)
@@ -185,21 +191,24 @@ static int open_reducer(struct er_train *train, struct er_error *err)
     size_t spans_n = 0;
     int rc;
 
+    rc = er_train_open_wire(train, err);
+    if (rc < 0)
+        return rc;
     if (train->ops->shard) {
-        rc = er_train_callback_rc(train->ops->shard(train->user, train->comm, &train->fsdp, err),
-                                  "shard()", err);
+        rc = er_train_shards_open(train, err);
+        if (rc == 0)
+            rc = check_shards(train, err);
         if (rc == 0)
             train->layout = er_fsdp_layout(train->fsdp);
         return rc;
     }
     train->ops->spans(train->user, &spans, &spans_n);
-    if (train->opts->nonfinite != ER_NONFINITE_STOP && opts.dtype == ER_F32)
+    if ((train->opts->nonfinite != ER_NONFINITE_STOP || train->opts->scaler) &&
+        opts.dtype == ER_F32)
         opts.count_nonfinite = true; /* else parameters are spoilt before a loss tells */
     opts.engine = train->engine;
     opts.control = train->comm;
-    rc = er_train_open_wire(train, err);
-    if (rc == 0)
-        rc = er_ddp_open(&train->ddp, train->wire, spans, spans_n, &opts, err);
+    rc = er_ddp_open(&train->ddp, train->wire, spans, spans_n, &opts, err);
     if (rc == 0)
         rc = er_ddp_check(train->ddp, err);
     if (rc < 0)
@@ -234,17 +243,12 @@ int er_train_open_comm(struct er_train *train, struct er_error *err)
     return 0;
 }
 
-/* What a GPU does not do yet. */
 static int check_engine(const struct er_train *train, struct er_error *err)
 {
     const struct er_train_opts *opts = train->opts;
 
     if (!opts->engine || !opts->engine->device)
         return 0;
-    if (train->ops->shard)
-        return er_error_set(err, ER_E_UNSUPPORTED, "FSDP is not offered on a GPU, only DDP");
-    if (opts->plan.shards > 0 || opts->ddp.dtype != ER_F32)
-        return er_error_set(err, ER_E_UNSUPPORTED, "exact mode is not offered on a GPU");
     if (opts->comm.backend != ER_COMM_AUTO && opts->comm.backend != ER_COMM_NCCL)
         return er_error_set(err, ER_E_USAGE,
                             "gradients in a GPU's memory need a communicator of backend nccl");
@@ -252,10 +256,10 @@ static int check_engine(const struct er_train *train, struct er_error *err)
 }
 
 /* Survivors of a generation have theirs; newcomers join in the same exchange. */
-static int open_or_regroup(struct er_train *train, struct er_error *err)
+int er_train_join_checkpoints(struct er_train *train, struct er_error *err)
 {
     const struct er_ckpt_group group = describe_group(train);
-    int rc = train->ckpt ? 0 : er_train_open_checkpoints(train, err);
+    int rc = train->ckpt ? 0 : open_checkpoints(train, err);
 
     if (rc < 0 || !train->ckpt)
         return rc;
@@ -270,6 +274,10 @@ int er_train_open(struct er_train *train, struct er_error *err)
     if (!ops->apply || !ops->state || !ops->spans == !ops->shard)
         return er_error_set(err, ER_E_USAGE,
                             "grads, apply, state, and one of spans and shard must be given");
+    if (train->opts->shadow && !ops->shard)
+        return er_error_set(err, ER_E_USAGE,
+                            "shadow is for sharded states (shard): with spans every "
+                            "rank has all of it");
     rc = check_engine(train, err);
     if (rc == 0)
         rc = er_train_open_comm(train, err);
@@ -283,7 +291,9 @@ int er_train_open(struct er_train *train, struct er_error *err)
         return rc;
     ops->state(train->user, &train->state, &train->state_n);
     rc = er_train_mirror_open(train, err);
-    return rc ? rc : open_or_regroup(train, err);
+    if (rc == 0)
+        rc = er_train_scaler_open(train, err);
+    return rc ? rc : er_train_join_checkpoints(train, err);
 }
 
 void er_train_leave(struct er_train *train)
@@ -295,9 +305,13 @@ void er_train_leave(struct er_train *train)
         (void)er_ckpt_before_apply(train->ckpt, NULL);
     er_ddp_close(train->ddp);
     er_comm_abort_all(comms, apart ? 2 : 1);
+    if (train->fsdp)
+        er_fsdp_abandon(train->fsdp);
     if (train->engine) /* only now: what waits for a peer would wait for ever */
         er_engine_wait(train->engine, NULL);
     er_train_mirror_close(train);
+    er_train_scaler_close(train);
+    er_train_catchup_drop(train); /* nothing is under way any more */
     train->wire = NULL;
     train->snapshot = 0;
     train->ddp = NULL;
@@ -307,220 +321,7 @@ void er_train_leave(struct er_train *train)
 void er_train_close(struct er_train *train)
 {
     er_ckpt_close(train->ckpt);
+    er_shards_drop(&train->shards);
     train->ckpt = NULL;
     er_train_leave(train);
-}
-
-/* ---- where to begin ---- */
-
-struct skipped {
-    struct er_train *train;
-    struct er_buf json; /* of objects, without the brackets */
-};
-
-static void note_skipped(void *user, uint64_t step, const char *why)
-{
-    struct skipped *skipped = user;
-
-    er_train_tell(skipped->train, ER_TRAIN_SKIPPED, step, why);
-    if (skipped->json.len + SKIPPED_ONE_BYTES > skipped->json.max)
-        return;
-    er_buf_printf(&skipped->json,
-                  "%s{\"step\": %" PRIu64 ", \"why\": ", skipped->json.len > 0 ? ", " : "", step);
-    er_json_quote(&skipped->json, why, strnlen(why, SKIPPED_WHY_BYTES));
-    er_buf_add_str(&skipped->json, "}");
-}
-
-/* Steps mean something only together with the plan that numbered them. */
-static int check_plan(const struct er_train *train, const struct er_meta *meta,
-                      struct er_error *err)
-{
-    const struct er_plan *plan = &train->opts->plan;
-    const struct {
-        const char *name;
-        uint64_t saved, now;
-    } fields[] = {
-        {"samples", meta->samples, plan->samples},
-        {"global batch", meta->global_batch, plan->global_batch},
-        {"seed", meta->seed, plan->seed},
-    };
-
-    for (size_t i = 0; i < ER_ARRAY_N(fields); i++) {
-        if (fields[i].saved != fields[i].now)
-            return er_error_set(err, ER_E_CONFIG,
-                                "checkpoint of step %" PRIu64 " has %s %" PRIu64
-                                ", this run %" PRIu64 ": it cannot go on from there",
-                                meta->applied, fields[i].name, fields[i].saved, fields[i].now);
-    }
-    return 0;
-}
-
-static int begin_from(struct er_train *train, const struct er_meta *meta, const char *skipped,
-                      struct er_error *err)
-{
-    const char *dir = train->opts->checkpoint_dir;
-    char path[PATH_MAX], list[SKIPPED_MAX_BYTES + 3] = "";
-    int rc = check_plan(train, meta, err);
-
-    if (rc == 0)
-        rc = er_ckpt_step_path(dir ? dir : er_world(train->ctx)->checkpoint_dir, meta->applied,
-                               path, err);
-    if (rc < 0)
-        return rc;
-    train->applied = train->result.resumed_from = meta->applied;
-    train->began = train->held.saved_step = meta->applied;
-    if (skipped[0])
-        snprintf(list, sizeof(list), "[%s]", skipped);
-    er_train_tell(train, ER_TRAIN_RESUMED, meta->applied, path);
-    return train->rank == 0 ? er_loaded(train->ctx, meta->applied, path, "disk", list, err) : 0;
-}
-
-/* 1: there is none. */
-static int load_newest(struct er_train *train, struct er_error *err)
-{
-    ER_CLEANUP(er_cleanup_free) struct er_meta *meta = calloc(1, sizeof(*meta));
-    struct skipped skipped = {.train = train};
-    int rc;
-
-    if (!meta)
-        return er_error_set(err, -ENOMEM, "description of a checkpoint");
-    er_buf_init(&skipped.json, SKIPPED_MAX_BYTES);
-    er_progress(train->ctx, ER_PHASE_CHECKPOINT, 0);
-    rc = er_ckpt_load(train->ckpt, train->state, train->state_n, meta, note_skipped, &skipped, err);
-    if (rc == 0)
-        rc = er_train_push(train, err);
-    if (rc == 0)
-        rc = begin_from(train, meta, er_buf_str(&skipped.json), err);
-    er_buf_done(&skipped.json);
-    return rc;
-}
-
-int er_train_parts(const struct er_train *train, struct er_sync_part **ret, size_t *ret_n,
-                   struct er_error *err)
-{
-    struct er_sync_part *parts = calloc(train->state_n + 1, sizeof(*parts));
-    size_t n = 0;
-
-    if (!parts)
-        return er_error_set(err, -ENOMEM, "list of %zu tensors", train->state_n);
-    for (size_t i = 0; i < train->state_n; i++) {
-        const struct er_slice *slice = &train->state[i];
-
-        if (slice->replicated)
-            parts[n++] = (struct er_sync_part){
-                slice->name, slice->data, (size_t)slice->count * er_ckpt_dtype_size(slice->dtype)};
-    }
-    *ret = parts;
-    *ret_n = n;
-    return 0;
-}
-
-/* A fresh start: everybody begins with rank 0's replicated state. Slices of one rank's own are left
- * as the program initialised them. */
-static int share_state(struct er_train *train, struct er_error *err)
-{
-    ER_CLEANUP(er_cleanup_free) struct er_sync_part *parts = NULL;
-    size_t n = 0;
-    int rc = er_train_parts(train, &parts, &n, err);
-
-    if (rc == 0)
-        rc = er_train_pull(train, err);
-    if (rc == 0)
-        rc = er_sync_parts(train->comm, parts, n, err);
-    if (rc == 0)
-        rc = er_train_push(train, err);
-    return rc < 0 ? er_error_wrap(err, rc, "initial state") : 0;
-}
-
-/* Steps count from `applied`, and a checkpoint of it is on disk. */
-static void begin_policy(struct er_train *train)
-{
-    const struct er_train_policy_opts policy = {
-        .total_steps = train->total_steps,
-        .epoch_steps = train->epoch_steps,
-        .checkpoints = train->ckpt != NULL,
-        .checkpoint_steps = train->saving.steps,
-        .checkpoint_every_us = train->saving.every_us,
-        .failures_max = (uint32_t)train->saving.failures_max,
-        .rejoins = train->rejoins,
-    };
-    bool flies = train->ckpt && er_ckpt_in_flight(train->ckpt);
-    uint64_t flight_step = train->policy.flight_step, tried_us = train->policy.tried_us;
-
-    train->line_us = er_now_us();
-    train->line_samples = train->samples;
-    train->pace_us = train->line_us;
-    train->pace_step = train->applied;
-    er_train_policy_init(&train->policy, &policy, train->held.saved_step,
-                         tried_us > 0 ? tried_us : train->line_us);
-    train->policy.flight_step = flies ? flight_step : 0;
-    train->policy.owed = train->held.owed;
-    train->held.owed = false;
-}
-
-/* Until the state is whole, this rank has none. */
-static int load(struct er_train *train, struct er_error *err)
-{
-    int rc;
-
-    train->held = (struct er_train_held){0};
-    rc = train->ckpt ? load_newest(train, err) : 1;
-    train->held.state = rc == 0;
-    return rc;
-}
-
-int er_train_go_back(struct er_train *train, struct er_error *err)
-{
-    int rc = load(train, err);
-
-    if (rc)
-        return rc;
-    begin_policy(train);
-    return er_train_ledger_begin(train, ER_LEDGER_FROM_CHECKPOINT, err);
-}
-
-/* Nobody holds a state. */
-static int begin_anew(struct er_train *train, struct er_error *err)
-{
-    int rc;
-
-    train->applied = 0;
-    rc = er_train_save_finish(train, err);
-    if (rc == 0)
-        rc = load(train, err);
-    if (rc == 1)
-        rc = share_state(train, err);
-    train->held.state = rc == 0;
-    return rc;
-}
-
-/* For checkpoints beside the steps, where there are to be any. Without memory for the copy each of
- * them fails, and says so. */
-static void reserve(struct er_train *train)
-{
-    const struct er_train_saving *saving = &train->saving;
-
-    if (train->ckpt && !er_ckpt_in_flight(train->ckpt) && !train->opts->checkpoint_wait &&
-        (saving->steps > 0 || saving->every_us > 0))
-        (void)er_ckpt_reserve(train->ckpt, train->state, train->state_n, NULL);
-}
-
-int er_train_restore(struct er_train *train, struct er_error *err)
-{
-    enum er_ledger_source from = ER_LEDGER_FROM_MEMORY;
-    int rc = er_train_recover(train, err);
-
-    if (rc == 1) {
-        rc = begin_anew(train, err);
-        from = train->applied > 0 ? ER_LEDGER_FROM_CHECKPOINT : ER_LEDGER_FROM_START;
-    }
-    if (rc == 0) /* nobody applies a step before that: rank 0 has to vote */
-        rc = er_train_ledger_begin(train, from, err);
-    if (rc < 0)
-        return rc;
-    reserve(train);
-    train->began = train->applied;
-    begin_policy(train);
-    er_progress(train->ctx, ER_PHASE_STARTUP, train->applied);
-    return 0;
 }

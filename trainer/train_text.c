@@ -23,6 +23,7 @@ static const struct {
     [ER_TRAIN_STOOD_IN] = {"stood in", "stood_in"},
     [ER_TRAIN_SAVE_FAILED] = {"not saved", "save_failed"},
     [ER_TRAIN_NOT_FINITE] = {"not finite:", "not_finite"},
+    [ER_TRAIN_LEFT_OUT] = {"left out:", "left_out"},
     [ER_TRAIN_STOPPED] = {"stopped by", "stopped"},
     [ER_TRAIN_RECOVERED] = {"goes on with", "recovered"},
 };

@@ -92,12 +92,20 @@ static int make_model(struct er_error *err)
     return 0;
 }
 
-int elastic_job_worker(const char *fifo)
+static enum er_train_newcomers policy_of(const char *text)
+{
+    if (strcmp(text, "copy") == 0)
+        return ER_NEWCOMERS_COPY;
+    return strcmp(text, "slices") == 0 ? ER_NEWCOMERS_CATCH_UP : ER_NEWCOMERS_AUTO;
+}
+
+int elastic_job_worker(const char *fifo, const char *newcomers)
 {
     static const struct er_train_ops OPS = {
         .grads = grads, .apply = apply, .spans = spans, .state = state};
     const struct er_train_opts opts = {.plan = {.samples = STEPS, .global_batch = 48, .seed = 1},
-                                       .epochs = 1};
+                                       .epochs = 1,
+                                       .newcomers = policy_of(newcomers)};
     struct er_train_result result;
     struct er_error err = ER_ERROR_INIT;
     int rc = er_open(&job.ctx, &err);

@@ -14,5 +14,5 @@ struct elastic_job_step {
     int rank, size, pid;
 };
 
-/* The worker's whole process. */
-int elastic_job_worker(const char *fifo);
+/* The worker's whole process. `newcomers`: "copy", "slices", "auto". */
+int elastic_job_worker(const char *fifo, const char *newcomers);

@@ -21,6 +21,7 @@
 
 #define READY_MS 30000.0
 #define PAUSE_NS 2000000
+#define LOOPBACK "127.0.0.1"
 
 static const char *program(void)
 {
@@ -50,6 +51,14 @@ static int listen_anywhere(int *ret_port)
     return fd;
 }
 
+int bench_free_port(void)
+{
+    int port;
+
+    close(listen_anywhere(&port));
+    return port;
+}
+
 static void choose_ports(struct bench_etcd *e)
 {
     int fds[2 * BENCH_ETCD_MEMBERS_MAX], n = 0;
@@ -65,12 +74,12 @@ static void choose_ports(struct bench_etcd *e)
 void bench_etcd_restart(struct bench_etcd *e, int i)
 {
     extern char **environ;
-    char name[8], data[320], client[64], peer[64], all[256] = "";
+    char name[8], data[320], clients[96], client[64], peer[64], all[256] = "";
     posix_spawn_file_actions_t quiet;
     const char *argv[] = {"env",
                           /* a third less of its time goes to the garbage collector */
                           "GOGC=400", "setpriv", "--pdeathsig", "KILL", program(), "--name", name,
-                          "--data-dir", data, "--listen-client-urls", client,
+                          "--data-dir", data, "--listen-client-urls", clients,
                           "--advertise-client-urls", client, "--listen-peer-urls", peer,
                           "--initial-advertise-peer-urls", peer, "--initial-cluster", all,
                           "--logger", "zap", "--log-level", "error", "--backend-batch-limit", "100",
@@ -78,7 +87,10 @@ void bench_etcd_restart(struct bench_etcd *e, int i)
 
     snprintf(name, sizeof(name), "m%d", i);
     snprintf(data, sizeof(data), "%s/m%d", e->dir, i);
-    snprintf(client, sizeof(client), "http://127.0.0.1:%d", e->client_ports[i]);
+    snprintf(client, sizeof(client), "http://%s:%d", e->host, e->client_ports[i]);
+    snprintf(clients, sizeof(clients), "http://127.0.0.1:%d%s%s", e->client_ports[i],
+             strcmp(e->host, LOOPBACK) == 0 ? "" : ",",
+             strcmp(e->host, LOOPBACK) == 0 ? "" : client);
     snprintf(peer, sizeof(peer), "http://127.0.0.1:%d", e->peer_ports[i]);
     for (int k = 0; k < e->n; k++)
         snprintf(all + strlen(all), sizeof(all) - strlen(all), "%sm%d=http://127.0.0.1:%d",
@@ -152,10 +164,16 @@ static void wait_healthy(const struct bench_etcd *e)
 
 void bench_etcd_start(struct bench_etcd *e, int n, enum bench_etcd_place place)
 {
+    bench_etcd_start_at(e, n, place, LOOPBACK);
+}
+
+void bench_etcd_start_at(struct bench_etcd *e, int n, enum bench_etcd_place place, const char *host)
+{
     const char *tmp = getenv("TMPDIR");
 
     memset(e, 0, sizeof(*e));
     e->n = n;
+    e->host = host;
     snprintf(e->dir, sizeof(e->dir), "%s/er-bench-etcd-XXXXXX",
              place == BENCH_ETCD_MEMORY ? "/dev/shm"
              : tmp && *tmp              ? tmp
@@ -165,7 +183,7 @@ void bench_etcd_start(struct bench_etcd *e, int n, enum bench_etcd_place place)
     choose_ports(e);
     for (int i = 0; i < n; i++) {
         snprintf(e->endpoints + strlen(e->endpoints), sizeof(e->endpoints) - strlen(e->endpoints),
-                 "%s127.0.0.1:%d", i ? "," : "", e->client_ports[i]);
+                 "%s%s:%d", i ? "," : "", host, e->client_ports[i]);
         bench_etcd_restart(e, i);
     }
     wait_healthy(e);

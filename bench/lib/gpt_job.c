@@ -54,6 +54,13 @@ static void compute(struct gpt_job *job, double *ret_loss)
     must(er_tape_backward(job->gpt.tape, loss, &err), &err);
 }
 
+static void apply(struct gpt_job *job, double weight)
+{
+    struct er_error err = ER_ERROR_INIT;
+
+    must(gpt_apply(&job->gpt, &job->optim, job->step, 1e-4, 1.0 / weight, &err), &err);
+}
+
 void gpt_job_step(struct gpt_job *job)
 {
     struct er_vote vote = {.step = ++job->step, .weight = GPT_JOB_TOKENS};
@@ -66,7 +73,11 @@ void gpt_job_step(struct gpt_job *job)
                       : er_fsdp_finish(job->gpt.fsdp, &vote, &err),
              &err);
     if (job->mode != GPT_JOB_COMM)
-        must(gpt_apply(&job->gpt, &job->optim, job->step, 1e-4, 1.0 / vote.weight, &err), &err);
+        apply(job, vote.weight);
+    if (job->mode != GPT_JOB_COMM && job->gpt.fsdp && er_fsdp_turn(job->gpt.fsdp)) {
+        apply(job, vote.weight);
+        er_fsdp_turn(job->gpt.fsdp);
+    }
 }
 
 void gpt_job_close(struct gpt_job *job)

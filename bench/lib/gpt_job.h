@@ -26,6 +26,7 @@ struct gpt_job {
 /* `comm` is borrowed, `opts` (NULL: defaults) copied. Zeroed memory. */
 void gpt_job_open(struct gpt_job *job, struct er_comm *comm, bool sharded,
                   const struct er_ddp_opts *opts);
-/* Forward, backward, reduction, vote and optimizer. */
+/* Forward, backward, reduction, vote and optimizer, which runs twice where there is a second copy
+ * of shards (er_fsdp_shadow()). */
 void gpt_job_step(struct gpt_job *job);
 void gpt_job_close(struct gpt_job *job);

@@ -4,73 +4,28 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench/lib/bench.h"
 #include "bench/lib/etcd_server.h"
 #include "bench/lib/launch_parts.h"
+#include "bench/lib/proc.h"
 
 extern char **environ;
-
-static double number_in(pid_t pid, const char *file, const char *name)
-{
-    char path[64], line[256];
-    double number = 0;
-    FILE *f;
-
-    snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
-    f = fopen(path, "r");
-    while (f && fgets(line, sizeof(line), f)) {
-        if (strncmp(line, name, strlen(name)) == 0) {
-            number = strtod(line + strlen(name), NULL);
-            break;
-        }
-    }
-    if (f)
-        fclose(f);
-    return number;
-}
-
-/* Children of a process; how many there are. */
-static int children_of(pid_t pid, pid_t *ret_first)
-{
-    char path[64];
-    int n = 0, child;
-    FILE *f;
-
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    f = fopen(path, "r");
-    while (f && fscanf(f, "%d", &child) == 1) {
-        if (n++ == 0)
-            *ret_first = child;
-    }
-    if (f)
-        fclose(f);
-    return n;
-}
 
 /* How often both were woken so far. */
 static double wakeups(pid_t guard, pid_t agent)
 {
-    return number_in(guard, "status", "voluntary_ctxt_switches:") +
-           number_in(agent, "status", "voluntary_ctxt_switches:");
-}
-
-/* Nanoseconds on a processor: the first number of schedstat. Some virtual machines count in ticks
- * only, so wake-ups are told as well. */
-static double cpu_ns(pid_t pid)
-{
-    return number_in(pid, "schedstat", "");
+    return bench_proc_number(guard, "status", "voluntary_ctxt_switches:") +
+           bench_proc_number(agent, "status", "voluntary_ctxt_switches:");
 }
 
 enum { WORKERS = 8, START_MAX_MS = 60000 };
 
 static void wait_for(pid_t parent, int children, pid_t *ret_first)
 {
-    for (int ms = 0; children_of(parent, ret_first) < children; ms++) {
+    for (int ms = 0; bench_proc_children(parent, ret_first) < children; ms++) {
         if (ms > START_MAX_MS)
             bench_fail("the workers do not come up");
         usleep(1000);
@@ -106,7 +61,7 @@ static void stop(pid_t pid)
 
 static double pss_mib(pid_t pid)
 {
-    return number_in(pid, "smaps_rollup", "Pss:") / 1024;
+    return bench_proc_number(pid, "smaps_rollup", "Pss:") / 1024;
 }
 
 /* The job is up; both their memory. */
@@ -157,12 +112,14 @@ void launch_idle(void)
     const double window_s = (double)bench_runs(10, 3);
     pid_t guard = start_sleepers(bench_bin("elastic-run"), none), agent;
     double mib = settled_mib(guard, &agent), start_ms = bench_now_ms();
-    double before_ns = cpu_ns(guard) + cpu_ns(agent), before_wakeups = wakeups(guard, agent);
+    double before_ns = bench_proc_cpu_ns(guard) + bench_proc_cpu_ns(agent),
+           before_wakeups = wakeups(guard, agent);
 
     usleep((useconds_t)(window_s * 1e6));
-    bench_emit_value(
-        "idle_cpu_percent",
-        (cpu_ns(guard) + cpu_ns(agent) - before_ns) / 1e4 / (bench_now_ms() - start_ms), 0, 1);
+    bench_emit_value("idle_cpu_percent",
+                     (bench_proc_cpu_ns(guard) + bench_proc_cpu_ns(agent) - before_ns) / 1e4 /
+                         (bench_now_ms() - start_ms),
+                     0, 1);
     bench_emit_value("idle_wakeups_per_s", (wakeups(guard, agent) - before_wakeups) / window_s, 0,
                      1);
     stop(guard);

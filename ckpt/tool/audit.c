@@ -32,6 +32,26 @@ static uint64_t samples_of(const struct er_ledger_plan *plan, uint64_t steps)
     return steps / epoch * plan->samples + rest;
 }
 
+static void print_left_out(const struct er_ledger_audit *a)
+{
+    if (!a->left_out)
+        return;
+    printf("the samples of %llu step%s were left out, since workers kept failing in %s:",
+           (ull)a->left_out, a->left_out == 1 ? "" : "s", a->left_out == 1 ? "it" : "them");
+    for (uint64_t i = 0; i < a->left_out && i < ER_LEDGER_LEFT_OUT_MAX; i++)
+        printf("%s %llu", i ? "," : "", (ull)a->left_out_steps[i]);
+    putchar('\n');
+}
+
+static json_t *left_out_json(const struct er_ledger_audit *a)
+{
+    json_t *list = json_array();
+
+    for (uint64_t i = 0; i < a->left_out && i < ER_LEDGER_LEFT_OUT_MAX; i++)
+        json_array_append_new(list, json_integer((json_int_t)a->left_out_steps[i]));
+    return list;
+}
+
 static void print_text(const struct er_ledger_audit *a, const struct er_ledger_part *parts)
 {
     uint64_t epoch = steps_of_epoch(&a->plan);
@@ -52,9 +72,11 @@ static void print_text(const struct er_ledger_audit *a, const struct er_ledger_p
                (ull)a->repeated);
     if (a->skipped)
         printf("%llu steps were not finite: their samples were left out\n", (ull)a->skipped);
+    print_left_out(a);
     if (a->ok)
-        printf("ok: each of the %llu samples so far was used exactly once\n",
-               (ull)samples_of(&a->plan, a->steps));
+        printf("ok: each of the %llu samples so far was used exactly once%s\n",
+               (ull)samples_of(&a->plan, a->steps),
+               a->left_out ? ", but for those that were left out" : "");
     else
         printf("NOT ok: %s\n", a->problem);
 }
@@ -69,13 +91,13 @@ static void print_json(const struct er_ledger_audit *a, const struct er_ledger_p
             list, json_pack("{s:I,s:I,s:I,s:I,s:s}", "generation", (json_int_t)parts[i].generation,
                             "first", (json_int_t)parts[i].first, "last", (json_int_t)parts[i].last,
                             "world", (json_int_t)parts[i].world, "from", SOURCES[parts[i].from]));
-    all =
-        json_pack("{s:b,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", a->ok, "problem",
-                  a->problem, "steps", (json_int_t)a->steps, "total_steps", (json_int_t)a->total,
-                  "samples", (json_int_t)(a->generations ? samples_of(&a->plan, a->steps) : 0),
-                  "samples_in_epoch", (json_int_t)a->plan.samples, "global_batch",
-                  (json_int_t)a->plan.batch, "generations", (json_int_t)a->generations, "repeated",
-                  (json_int_t)a->repeated, "skipped", (json_int_t)a->skipped, "parts", list);
+    all = json_pack("{s:b,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}", "ok", a->ok, "problem",
+                    a->problem, "steps", (json_int_t)a->steps, "total_steps", (json_int_t)a->total,
+                    "samples", (json_int_t)(a->generations ? samples_of(&a->plan, a->steps) : 0),
+                    "samples_in_epoch", (json_int_t)a->plan.samples, "global_batch",
+                    (json_int_t)a->plan.batch, "generations", (json_int_t)a->generations,
+                    "repeated", (json_int_t)a->repeated, "skipped", (json_int_t)a->skipped,
+                    "left_out", left_out_json(a), "parts", list);
     json_dumpf(all, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(all);

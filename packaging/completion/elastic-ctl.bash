@@ -6,7 +6,7 @@ _elastic_ctl()
     case $prev in
     -f) COMPREPLY=($(compgen -f -- "$cur")) ;;
     --job) COMPREPLY=() ;;
-    *) COMPREPLY=($(compgen -W 'status stop drain scale audit ckpt -f --job --json --wait --version --help' -- "$cur")) ;;
+    *) COMPREPLY=($(compgen -W 'status explain ps events wait stop drain scale set reload audit ckpt -f --job --endpoints --set --json --wait --watch --follow --state --nodes --timeout --preempt --deadline --unset --version --help' -- "$cur")) ;;
     esac
 }
 complete -F _elastic_ctl elastic-ctl

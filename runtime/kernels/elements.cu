@@ -4,39 +4,45 @@
 
 ER_KERNEL(rows, er_kernel_op_args)
 {
-    ER_THREADS ER_EACH(i, a.n) a.y[i] = a.w[i % a.cols];
+    ER_THREADS ER_EACH(i, a.n) ER_PUT(y, i, ER_GET(w, i % a.cols));
 }
 
 ER_KERNEL(add, er_kernel_op_args)
 {
-    ER_THREADS ER_EACH(i, a.n) a.y[i] = ER_ADD(a.x[i], a.w[i % a.cols]);
+    ER_THREADS ER_EACH(i, a.n) ER_PUT(y, i, ER_ADD(ER_GET(x, i), ER_GET(w, i % a.cols)));
 }
 
 ER_KERNEL(mul, er_kernel_op_args)
 {
-    ER_THREADS ER_EACH(i, a.n) a.y[i] = ER_MUL(a.x[i], a.w[i % a.cols]);
+    ER_THREADS ER_EACH(i, a.n) ER_PUT(y, i, ER_MUL(ER_GET(x, i), ER_GET(w, i % a.cols)));
 }
 
 ER_KERNEL(accumulate, er_kernel_op_args)
 {
-    ER_THREADS ER_EACH(i, a.n) a.y[i] = ER_ADD(ER_OLD(a.beta, a.y[i]), a.d[i]);
+    ER_THREADS ER_EACH(i, a.n)
+    ER_PUT(y, i, ER_ADD(ER_OLD(a.beta, ER_GET(y, i)), ER_GET(d, i)));
 }
 
 ER_KERNEL(mul_back, er_kernel_op_args)
 {
     ER_THREADS ER_EACH(i, a.n)
-    a.y[i] = ER_ADD(ER_OLD(a.beta, a.y[i]), ER_MUL(a.d[i], a.w[i % a.cols]));
+    ER_PUT(y, i, ER_ADD(ER_OLD(a.beta, ER_GET(y, i)), ER_MUL(ER_GET(d, i), ER_GET(w, i % a.cols))));
 }
 
 ER_KERNEL(relu, er_kernel_op_args)
 {
-    ER_THREADS ER_EACH(i, a.n) a.y[i] = a.x[i] < 0.0f ? 0.0f : a.x[i];
+    ER_THREADS ER_EACH(i, a.n)
+    {
+        float x = ER_GET(x, i);
+
+        ER_PUT(y, i, x < 0.0f ? 0.0f : x);
+    }
 }
 
 ER_KERNEL(relu_back, er_kernel_op_args)
 {
     ER_THREADS ER_EACH(i, a.n)
-    a.y[i] = ER_ADD(ER_OLD(a.beta, a.y[i]), a.x[i] > 0.0f ? a.d[i] : 0.0f);
+    ER_PUT(y, i, ER_ADD(ER_OLD(a.beta, ER_GET(y, i)), ER_GET(x, i) > 0.0f ? ER_GET(d, i) : 0.0f));
 }
 
 #define GELU_TWO_ROOT 1.5957691216f /* 2 sqrt(2 / pi) */
@@ -51,18 +57,23 @@ ER_INLINE float gelu_gate(float x)
 
 ER_KERNEL(gelu, er_kernel_op_args)
 {
-    ER_THREADS ER_EACH(i, a.n) a.y[i] = ER_MUL(a.x[i], gelu_gate(a.x[i]));
+    ER_THREADS ER_EACH(i, a.n)
+    {
+        float x = ER_GET(x, i);
+
+        ER_PUT(y, i, ER_MUL(x, gelu_gate(x)));
+    }
 }
 
 ER_KERNEL(gelu_back, er_kernel_op_args)
 {
     ER_THREADS ER_EACH(i, a.n)
     {
-        float x = a.x[i], s = gelu_gate(x);
+        float x = ER_GET(x, i), s = gelu_gate(x);
         float slope = ER_MUL(GELU_TWO_ROOT, ER_ADD(1.0f, ER_MUL(3.0f * GELU_CUBE, ER_MUL(x, x))));
         float bend = ER_MUL(ER_MUL(x, ER_MUL(s, ER_ADD(1.0f, -s))), slope);
 
-        a.y[i] = ER_ADD(ER_OLD(a.beta, a.y[i]), ER_MUL(a.d[i], ER_ADD(s, bend)));
+        ER_PUT(y, i, ER_ADD(ER_OLD(a.beta, ER_GET(y, i)), ER_MUL(ER_GET(d, i), ER_ADD(s, bend))));
     }
 }
 
@@ -71,7 +82,8 @@ ER_KERNEL(embedding, er_kernel_op_args)
 {
     const int32_t *ids = (const int32_t *)a.at;
 
-    ER_THREADS ER_EACH(i, a.n) a.y[i] = a.x[(uint64_t)ids[i / a.cols] * a.cols + i % a.cols];
+    ER_THREADS ER_EACH(i, a.n)
+    ER_PUT(y, i, ER_GET(x, (uint64_t)ids[i / a.cols] * a.cols + i % a.cols));
 }
 
 /* ---- dropout: the same draws as trainer/sampler.c, er_rng() ---- */
@@ -117,13 +129,13 @@ ER_INLINE float kept(const struct er_kernel_op_args &a, uint64_t i)
 
 ER_KERNEL(dropout, er_kernel_op_args)
 {
-    ER_THREADS ER_EACH(i, a.n) a.y[i] = ER_MUL(a.x[i], kept(a, i));
+    ER_THREADS ER_EACH(i, a.n) ER_PUT(y, i, ER_MUL(ER_GET(x, i), kept(a, i)));
 }
 
 ER_KERNEL(dropout_back, er_kernel_op_args)
 {
     ER_THREADS ER_EACH(i, a.n)
-    a.y[i] = ER_ADD(ER_OLD(a.beta, a.y[i]), ER_MUL(a.d[i], kept(a, i)));
+    ER_PUT(y, i, ER_ADD(ER_OLD(a.beta, ER_GET(y, i)), ER_MUL(ER_GET(d, i), kept(a, i))));
 }
 
 /* ---- transposition ---- */
@@ -141,7 +153,7 @@ ER_INLINE uint64_t walked(const struct er_kernel_walk_args &a, uint64_t i)
 
 ER_KERNEL(transpose, er_kernel_walk_args)
 {
-    ER_THREADS ER_EACH(i, a.n) a.y[i] = a.x[walked(a, i)];
+    ER_THREADS ER_EACH(i, a.n) ER_PUT(y, i, ER_GET(x, walked(a, i)));
 }
 
 /* x: the gradient of the output. */
@@ -149,8 +161,8 @@ ER_KERNEL(transpose_back, er_kernel_walk_args)
 {
     ER_THREADS ER_EACH(i, a.n)
     {
-        float *to = a.y + walked(a, i);
+        uint64_t to = walked(a, i);
 
-        *to = ER_ADD(ER_OLD(a.beta, *to), a.x[i]);
+        ER_PUT(y, to, ER_ADD(ER_OLD(a.beta, ER_GET(y, to)), ER_GET(x, i)));
     }
 }

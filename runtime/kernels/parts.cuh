@@ -1,11 +1,105 @@
 #pragma once
-/* What kernels share: bits of floats, sums over a block, an exponential. */
+/* What kernels share: bits of floats, numbers of 16 bits, sums over a block, an exponential. */
 #include "runtime/kernels/shim.cuh"
 
 union bits {
     float f;
     uint32_t u;
 };
+
+/* ---- conversions, in integers: the same on every compiler ---- */
+
+/* To nearest even; a NaN stays one. */
+ER_INLINE uint16_t bf16_of(float x)
+{
+    union bits b = {x};
+
+    if ((b.u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(b.u >> 16 | 0x40u);
+    return (uint16_t)((b.u + 0x7fffu + (b.u >> 16 & 1u)) >> 16);
+}
+
+ER_INLINE float of_bf16(uint16_t h)
+{
+    union bits b;
+
+    b.u = (uint32_t)h << 16;
+    return b.f;
+}
+
+/* `m` shifted right by `n` (1 to 31), to nearest even. */
+ER_INLINE uint32_t round_shift(uint32_t m, uint32_t n)
+{
+    uint32_t half = 1u << (n - 1), rest = m & ((half << 1) - 1), q = m >> n;
+
+    return q + (rest > half || (rest == half && (q & 1u)) ? 1u : 0u);
+}
+
+ER_INLINE uint16_t f16_of(float x)
+{
+    union bits b = {x};
+    uint32_t sign = b.u >> 16 & 0x8000u, exponent = b.u >> 23 & 0xffu, m = b.u & 0x7fffffu;
+
+    if (exponent == 0xffu)
+        return (uint16_t)(sign | 0x7c00u | (m ? 0x200u | m >> 13 : 0u));
+    if (exponent >= 143u)
+        return (uint16_t)(sign | 0x7c00u);
+    if (exponent >= 113u) /* a carry goes on into the exponent, up to infinity */
+        return (uint16_t)(sign + (((exponent - 112u) << 10) + round_shift(m, 13u)));
+    if (exponent < 102u)
+        return (uint16_t)sign;
+    return (uint16_t)(sign | round_shift(m | 0x800000u, 126u - exponent));
+}
+
+ER_INLINE float of_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 0x1fu, m = h & 0x3ffu;
+    union bits b;
+
+    if (exponent == 0x1fu)
+        b.u = sign | 0x7f800000u | m << 13 | (m ? 0x400000u : 0u);
+    else if (exponent)
+        b.u = sign | (exponent + 112u) << 23 | m << 13;
+    else { /* m * 2^-24, exact in float */
+        b.f = (float)m * 5.9604644775390625e-8f;
+        b.u |= sign;
+    }
+    return b.f;
+}
+
+/* ---- numbers in memory: what they are stored as is the same for all threads ---- */
+
+ER_INLINE float get_of(const void *x, uint32_t type, uint64_t i)
+{
+    switch (type) {
+    case ER_KERNEL_BF16:
+        return of_bf16(((const uint16_t *)x)[i]);
+    case ER_KERNEL_F16:
+        return of_f16(((const uint16_t *)x)[i]);
+    default:
+        return ((const float *)x)[i];
+    }
+}
+
+ER_INLINE void put_of(void *y, uint32_t type, uint64_t i, float v)
+{
+    switch (type) {
+    case ER_KERNEL_BF16:
+        ((uint16_t *)y)[i] = bf16_of(v);
+        break;
+    case ER_KERNEL_F16:
+        ((uint16_t *)y)[i] = f16_of(v);
+        break;
+    default:
+        ((float *)y)[i] = v;
+    }
+}
+
+/* Element i of the argument p. */
+#define ER_GET(p, i)    get_of(a.p, a.t##p, i)
+#define ER_PUT(p, i, v) put_of(a.p, a.t##p, i, v)
+
+/* ---- over a block ---- */
 
 /* v[0] becomes the sum of v (ER_KERNEL_THREADS) in shared memory, as a tree: the same order every
  * time. Stands between phases; all threads may read v[0] afterwards. */

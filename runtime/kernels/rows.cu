@@ -13,12 +13,12 @@ ER_INLINE float column_term(const struct er_kernel_op_args &a, uint64_t r, uint6
 
     switch (a.flag) {
     case ER_COLUMNS_DX:
-        return ER_MUL(a.d[at], a.x[at]);
+        return ER_MUL(ER_GET(d, at), ER_GET(x, at));
     case ER_COLUMNS_CENTRED:
     case ER_COLUMNS_SCALED:
-        return ER_MUL(a.d[at], ER_MUL(ER_ADD(a.x[at], -s[0]), s[1]));
+        return ER_MUL(ER_GET(d, at), ER_MUL(ER_ADD(ER_GET(x, at), -s[0]), s[1]));
     default:
-        return a.d[at];
+        return ER_GET(d, at);
     }
 }
 
@@ -56,7 +56,7 @@ ER_KERNEL(columns, er_kernel_op_args)
             uint64_t c = tile * TILE + tid;
 
             if (tid < TILE && c < a.cols)
-                a.y[c] = ER_ADD(ER_OLD(a.beta, a.y[c]), sum[tid]);
+                ER_PUT(y, c, ER_ADD(ER_OLD(a.beta, ER_GET(y, c)), sum[tid]));
         }
         ER_TOGETHER;
     }
@@ -72,11 +72,12 @@ ER_KERNEL(embedding_back, er_kernel_op_args)
     {
         ER_THREADS ER_EACH_OF_ROW(j, a.cols)
         {
-            float *y = a.y + (uint64_t)id[segment] * a.cols + j, s = *y;
+            uint64_t to = (uint64_t)id[segment] * a.cols + j;
+            float s = ER_GET(y, to);
 
             for (int32_t i = start[segment]; i < start[segment + 1]; i++)
-                s = ER_ADD(s, a.d[(uint64_t)position[i] * a.cols + j]);
-            *y = s;
+                s = ER_ADD(s, ER_GET(d, (uint64_t)position[i] * a.cols + j));
+            ER_PUT(y, to, s);
         }
     }
 }
@@ -98,14 +99,14 @@ ER_KERNEL(norm, er_kernel_op_args)
 
     ER_EACH_ROW(r, a.rows)
     {
-        const float *x = a.x + r * a.cols;
+        const uint64_t row = r * a.cols;
 
         ER_THREADS
         {
             float s = 0.0f;
 
             if (!a.flag)
-                ER_EACH_OF_ROW(j, a.cols) s = ER_ADD(s, x[j]);
+                ER_EACH_OF_ROW(j, a.cols) s = ER_ADD(s, ER_GET(x, row + j));
             sum[tid] = s;
         }
         ER_SUM_UP(sum);
@@ -121,7 +122,7 @@ ER_KERNEL(norm, er_kernel_op_args)
 
             ER_EACH_OF_ROW(j, a.cols)
             {
-                float off = ER_ADD(x[j], -stat[0]);
+                float off = ER_ADD(ER_GET(x, row + j), -stat[0]);
 
                 s = ER_ADD(s, ER_MUL(off, off));
             }
@@ -140,9 +141,10 @@ ER_KERNEL(norm, er_kernel_op_args)
         ER_THREADS ER_EACH_OF_ROW(j, a.cols)
         {
             uint64_t c = channel(a, r, j);
-            float v = ER_MUL(ER_MUL(ER_ADD(x[j], -stat[0]), stat[1]), a.w[c]);
+            float xhat = ER_MUL(ER_ADD(ER_GET(x, row + j), -stat[0]), stat[1]);
+            float v = ER_MUL(xhat, ER_GET(w, c));
 
-            a.y[r * a.cols + j] = a.flag ? v : ER_ADD(v, a.b[c]);
+            ER_PUT(y, row + j, a.flag ? v : ER_ADD(v, ER_GET(b, c)));
         }
         ER_TOGETHER;
     }
@@ -156,7 +158,7 @@ ER_KERNEL(norm_back, er_kernel_op_args)
 
     ER_EACH_ROW(r, a.rows)
     {
-        const float *x = a.x + r * a.cols, *d = a.d + r * a.cols;
+        const uint64_t row = r * a.cols;
         const float mean = a.s[2 * r], inverse = a.s[2 * r + 1];
 
         ER_THREADS
@@ -165,10 +167,11 @@ ER_KERNEL(norm_back, er_kernel_op_args)
 
             ER_EACH_OF_ROW(j, a.cols)
             {
-                float one = ER_MUL(d[j], a.w[channel(a, r, j)]);
+                float one = ER_MUL(ER_GET(d, row + j), ER_GET(w, channel(a, r, j)));
+                float xhat = ER_MUL(ER_ADD(ER_GET(x, row + j), -mean), inverse);
 
                 g = ER_ADD(g, one);
-                gx = ER_ADD(gx, ER_MUL(one, ER_MUL(ER_ADD(x[j], -mean), inverse)));
+                gx = ER_ADD(gx, ER_MUL(one, xhat));
             }
             sum_g[tid] = g;
             sum_gx[tid] = gx;
@@ -182,11 +185,12 @@ ER_KERNEL(norm_back, er_kernel_op_args)
 
             ER_EACH_OF_ROW(j, a.cols)
             {
-                float *y = a.y + r * a.cols + j;
-                float xhat = ER_MUL(ER_ADD(x[j], -mean), inverse);
-                float one = ER_ADD(ER_MUL(d[j], a.w[channel(a, r, j)]), -g);
+                float xhat = ER_MUL(ER_ADD(ER_GET(x, row + j), -mean), inverse);
+                float weighed = ER_MUL(ER_GET(d, row + j), ER_GET(w, channel(a, r, j)));
+                float off = ER_ADD(ER_ADD(weighed, -g), -ER_MUL(xhat, gx));
 
-                *y = ER_ADD(ER_OLD(a.beta, *y), ER_MUL(ER_ADD(one, -ER_MUL(xhat, gx)), inverse));
+                ER_PUT(y, row + j,
+                       ER_ADD(ER_OLD(a.beta, ER_GET(y, row + j)), ER_MUL(off, inverse)));
             }
         }
         ER_TOGETHER;
@@ -195,8 +199,19 @@ ER_KERNEL(norm_back, er_kernel_op_args)
 
 /* ---- softmax ---- */
 
-/* Row r is query r % cols of some head: y (rows, cols) becomes the softmax of f y over the keys up
- * to it, 0 behind. */
+/* Keys that the query of row r may see: of `inner` queries a head, the last of the `cols` keys. */
+ER_INLINE uint64_t seen_by(const er_kernel_op_args &a, uint64_t r)
+{
+    return a.cols - a.inner + r % a.inner + 1;
+}
+
+/* The logarithm of a row's sum of exponentials, s (heads, n). */
+ER_INLINE float *log_sum_of(const er_kernel_op_args &a, uint64_t r)
+{
+    return a.s + r / a.inner * a.n + r % a.inner;
+}
+
+/* y (rows, cols): softmax of f y over the keys that a row may see, 0 behind. */
 ER_KERNEL(causal, er_kernel_op_args)
 {
     ER_SHARED float part[ER_KERNEL_THREADS];
@@ -204,8 +219,8 @@ ER_KERNEL(causal, er_kernel_op_args)
 
     ER_EACH_ROW(r, a.rows)
     {
-        float *y = a.y + r * a.cols;
-        const uint64_t n = r % a.cols + 1;
+        float *y = (float *)a.y + r * a.cols;
+        const uint64_t n = seen_by(a, r);
 
         ER_THREADS
         {
@@ -233,8 +248,26 @@ ER_KERNEL(causal, er_kernel_op_args)
             part[tid] = s;
         }
         ER_SUM_UP(part);
-        ER_THREADS ER_EACH_OF_ROW(j, a.cols) y[j] = j < n ? ER_DIV(y[j], part[0]) : 0.0f;
+        ER_THREADS
+        {
+            if (tid == 0)
+                *log_sum_of(a, r) = ER_ADD(most, (float)log((double)part[0]));
+            ER_EACH_OF_ROW(j, a.cols) y[j] = j < n ? ER_DIV(y[j], part[0]) : 0.0f;
+        }
         ER_TOGETHER;
+    }
+}
+
+ER_KERNEL(causal_again, er_kernel_op_args)
+{
+    ER_EACH_ROW(r, a.rows)
+    {
+        float *y = (float *)a.y + r * a.cols;
+        const uint64_t n = seen_by(a, r);
+        const float log_sum = *log_sum_of(a, r);
+
+        ER_THREADS ER_EACH_OF_ROW(j, a.cols)
+        y[j] = j < n ? exp_of(ER_ADD(ER_MUL(y[j], a.f), -log_sum)) : 0.0f;
     }
 }
 
@@ -245,9 +278,9 @@ ER_KERNEL(causal_back, er_kernel_op_args)
 
     ER_EACH_ROW(r, a.rows)
     {
-        float *y = a.y + r * a.cols;
-        const float *p = a.x + r * a.cols;
-        const uint64_t n = r % a.cols + 1;
+        float *y = (float *)a.y + r * a.cols;
+        const float *p = (const float *)a.x + r * a.cols;
+        const uint64_t n = seen_by(a, r);
 
         ER_THREADS
         {
@@ -272,15 +305,20 @@ ER_KERNEL(entropy, er_kernel_op_args)
 
     ER_EACH_ROW(r, a.rows)
     {
-        const float *x = a.x + r * a.cols;
+        const uint64_t row = r * a.cols;
         const int32_t label = ((const int32_t *)a.at)[r];
         float *p = a.s + r * a.cols;
 
         ER_THREADS
         {
-            float m = x[0];
+            float m = ER_GET(x, row);
 
-            ER_EACH_OF_ROW(j, a.cols) m = x[j] > m ? x[j] : m;
+            ER_EACH_OF_ROW(j, a.cols)
+            {
+                float x = ER_GET(x, row + j);
+
+                m = x > m ? x : m;
+            }
             part[tid] = m;
         }
         ER_LARGEST(part);
@@ -296,7 +334,7 @@ ER_KERNEL(entropy, er_kernel_op_args)
 
             ER_EACH_OF_ROW(j, a.cols)
             {
-                p[j] = exp_of(ER_ADD(x[j], -most));
+                p[j] = exp_of(ER_ADD(ER_GET(x, row + j), -most));
                 s = ER_ADD(s, p[j]);
             }
             part[tid] = s;
@@ -306,7 +344,9 @@ ER_KERNEL(entropy, er_kernel_op_args)
         {
             ER_EACH_OF_ROW(j, a.cols) p[j] = ER_DIV(p[j], part[0]);
             if (tid == 0)
-                a.z[r] = label < 0 ? 0.0 : log((double)part[0]) + (double)most - (double)x[label];
+                a.z[r] = label < 0 ? 0.0
+                                   : log((double)part[0]) + (double)most -
+                                         (double)ER_GET(x, row + (uint64_t)label);
         }
         ER_TOGETHER;
     }
@@ -318,10 +358,10 @@ ER_KERNEL(entropy_back, er_kernel_op_args)
     ER_THREADS ER_EACH(i, a.n)
     {
         int32_t label = ((const int32_t *)a.at)[i / a.cols];
-        float off = ER_MUL(a.d[0], a.x[i]);
+        float d = ER_GET(d, 0), off = ER_MUL(d, ER_GET(x, i));
 
         if (label >= 0 && i % a.cols == (uint64_t)label)
-            off = ER_ADD(off, -a.d[0]);
-        a.y[i] = ER_ADD(ER_OLD(a.beta, a.y[i]), label < 0 ? 0.0f : off);
+            off = ER_ADD(off, -d);
+        ER_PUT(y, i, ER_ADD(ER_OLD(a.beta, ER_GET(y, i)), label < 0 ? 0.0f : off));
     }
 }

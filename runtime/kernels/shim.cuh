@@ -29,6 +29,9 @@
 #define ER_SQRT(x)   __fsqrt_rn(x)
 #define ER_RINT(x)   rint(x)
 #define ER_DMUL(x, y) __dmul_rn(x, y)
+#define ER_DDIV(x, y) __ddiv_rn(x, y)
+/* Of integers alone: any order gives the same. */
+#define ER_COUNT(at, n) atomicAdd((unsigned long long *)(at), n)
 
 #else
 
@@ -38,6 +41,13 @@ struct er_shim_place {
     unsigned block, blocks, block_dim;
 };
 extern thread_local struct er_shim_place er_shim;
+/* The threads of a phase in the other order: what depends on it is a race on a GPU. */
+extern const bool er_shim_backwards;
+
+static inline unsigned er_shim_thread(unsigned i)
+{
+    return er_shim_backwards ? er_shim.block_dim - 1 - i : i;
+}
 
 #define ER_KERNEL(name, args_type)                                                                 \
     static void er_k_##name(const args_type &a);                                                   \
@@ -52,7 +62,9 @@ extern thread_local struct er_shim_place er_shim;
     static void er_k_##name(const args_type &a)
 #define ER_INLINE     static inline
 #define ER_SHARED     static thread_local
-#define ER_THREADS    for (unsigned tid = 0; tid < er_shim.block_dim; tid++)
+#define ER_THREADS                                                                                 \
+    for (unsigned er_i = 0, tid = er_shim_thread(0); er_i < er_shim.block_dim;                     \
+         tid = er_shim_thread(++er_i))
 #define ER_TOGETHER   ((void)0)
 #define ER_BLOCK      er_shim.block
 #define ER_BLOCKS     er_shim.blocks
@@ -63,6 +75,8 @@ extern thread_local struct er_shim_place er_shim;
 #define ER_SQRT(x)    sqrtf(x)
 #define ER_RINT(x)    rint(x)
 #define ER_DMUL(x, y) ((double)(x) * (double)(y))
+#define ER_DDIV(x, y) ((double)(x) / (double)(y))
+#define ER_COUNT(at, n) (*(at) += (n))
 
 #endif
 

@@ -32,12 +32,6 @@ static int load(int size, float *ret_seed)
     return er_cw_load(&world, size, ret_seed);
 }
 
-static void begin(void)
-{
-    world.opts.generation = 1;
-    er_test_tempdir(world.dir);
-}
-
 static void any_world_size_loads_what_any_other_saved(void)
 {
     static const int sizes[] = {1, 2, 3, 4, 5, 8};
@@ -45,7 +39,7 @@ static void any_world_size_loads_what_any_other_saved(void)
         for (int to = 0; to < 6; to++) {
             for (int kind = 0; kind < 4; kind++) {
                 float seed = 0;
-                begin();
+                er_cw_begin(&world);
                 world.sharded = kind & 1;
                 er_tap_check(save(sizes[from], 7, 1234) == 0);
                 er_tap_check(world.commits == 1);
@@ -61,7 +55,7 @@ static void any_world_size_loads_what_any_other_saved(void)
 static void an_empty_folder_has_none_yet(void)
 {
     float seed;
-    begin();
+    er_cw_begin(&world);
     er_tap_check(load(3, &seed) == 1);
     er_test_rmtree(world.dir);
 }
@@ -84,7 +78,7 @@ static void flip(const char *path, off_t at)
 static void a_refused_commit_leaves_no_trace(void)
 {
     float seed = 0;
-    begin();
+    er_cw_begin(&world);
     er_tap_check(save(2, 10, 1) == 0);
     world.commit_rc = ER_E_STALE;
     er_tap_check(save(2, 20, 2) == ER_E_STALE &&
@@ -107,7 +101,7 @@ static void an_unknown_commit_leaves_the_folder(void)
     for (size_t i = 0; i < ER_ARRAY_N(codes); i++) {
         float seed = 0;
 
-        begin();
+        er_cw_begin(&world);
         world.opts.keep_last = 1;
         er_tap_check(save(2, 10, 1) == 0);
         world.commit_rc = codes[i];
@@ -130,7 +124,7 @@ static void a_step_that_did_not_verify_is_replaced(void)
 {
     float seed = 0;
     char path[PATH_MAX];
-    begin();
+    er_cw_begin(&world);
     er_tap_check(save(1, 10, 1) == 0);
     shard_path(10, "shard-0-of-1.safetensors", path);
     flip(path, 4100);
@@ -142,7 +136,7 @@ static void a_step_that_did_not_verify_is_replaced(void)
 static void a_failed_write_is_one_error_everywhere_and_loses_nothing(void)
 {
     float seed = 0;
-    begin();
+    er_cw_begin(&world);
     er_tap_check(save(3, 10, 1) == 0);
     signal(SIGXFSZ, SIG_IGN);
     struct rlimit old, small = {4096, 4096};
@@ -163,7 +157,7 @@ static void a_failed_write_is_one_error_everywhere_and_loses_nothing(void)
 
 static void retention_keeps_the_newest(void)
 {
-    begin();
+    er_cw_begin(&world);
     world.opts.keep_last = 2;
     for (uint64_t step = 10; step <= 50; step += 10)
         er_tap_check(save(2, step, (float)step) == 0);
@@ -179,7 +173,7 @@ static void retention_keeps_the_newest(void)
 static void leftovers_of_dead_writers_are_removed(void)
 {
     char path[PATH_MAX], file[PATH_MAX + 16];
-    begin();
+    er_cw_begin(&world);
     snprintf(path, sizeof(path), "%s/.step-000000000005.g1.tmp", world.dir);
     er_tap_require(mkdir(path, 0777) == 0);
     snprintf(file, sizeof(file), "%s/shard", path);
@@ -212,7 +206,7 @@ static void save_beside_steps(struct er_cw_rank *r)
 
 static void what_changes_after_the_copy_is_not_saved(void)
 {
-    begin();
+    er_cw_begin(&world);
     for (int size = 1; size <= 5; size++) {
         float seed = 0;
         world.step = (uint64_t)size;
@@ -244,7 +238,7 @@ static void begin_twice(struct er_cw_rank *r)
 
 static void one_at_a_time_and_the_rest_is_counted(void)
 {
-    begin();
+    er_cw_begin(&world);
     world.step = 1;
     er_cw_run(&world, 3, begin_twice);
     er_tap_check(ranks[0].rc == 0 && er_cw_listed(&world) == 2);
@@ -261,7 +255,7 @@ static void begin_apart(struct er_cw_rank *r)
 
 static void ranks_at_different_steps_are_told(void)
 {
-    begin();
+    er_cw_begin(&world);
     er_cw_run(&world, 3, begin_apart);
     for (int i = 0; i < 3; i++)
         er_tap_check(ranks[i].rc == ER_E_MISMATCH && strstr(ranks[i].err.text, "rank 1 begins"));
@@ -280,7 +274,7 @@ static void begin_and_leave(struct er_cw_rank *r)
 static void a_checkpoint_in_flight_is_given_up_at_the_end(void)
 {
     float seed = 0;
-    begin();
+    er_cw_begin(&world);
     er_tap_check(save(2, 10, 1) == 0);
     world.step = 20;
     er_cw_run(&world, 2, begin_and_leave);
@@ -314,7 +308,7 @@ static void a_large_tensor_is_read_and_checked_in_pieces(void)
     struct er_slice whole = big_slice(all, 0, BIG_N), part = big_slice(back, 1000000, 1000000);
     char path[PATH_MAX];
 
-    begin();
+    er_cw_begin(&world);
     er_tap_require(all && back);
     for (int i = 0; i < BIG_N; i++)
         all[i] = (float)i;
@@ -354,7 +348,7 @@ static void values_that_are_not_finite_follow_the_policy(void)
         const struct er_slice s = {"x", ER_CKPT_F32, 1, {2}, 0, 2, x, true};
         const struct er_ckpt_opts opts = {.nan = cases[i].policy};
 
-        begin();
+        er_cw_begin(&world);
         er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, &opts, NULL) == 0);
         er_tap_check(er_ckpt_save(ckpt, &s, 1, &meta, NULL) == 0);
         meta.applied = 2;
@@ -363,6 +357,39 @@ static void values_that_are_not_finite_follow_the_policy(void)
         x[0] = x[1] = 0;
         er_tap_check(er_ckpt_load(ckpt, &s, 1, &meta, NULL, NULL, NULL) == cases[i].rc);
         er_tap_check(cases[i].seed == 0 || x[1] == cases[i].seed);
+        er_ckpt_close(ckpt);
+        er_test_rmtree(world.dir);
+    }
+}
+
+static void numbers_of_16_bits_come_back(void)
+{
+    static const struct {
+        enum er_ckpt_dtype type;
+        uint16_t one, infinite;
+    } cases[] = {{ER_CKPT_F16, 0x3c00, 0x7c00}, {ER_CKPT_BF16, 0x3f80, 0xff80}};
+
+    for (size_t i = 0; i < ER_ARRAY_N(cases); i++) {
+        const struct er_ckpt_opts opts = {.nan = ER_CKPT_NAN_FAIL};
+        struct er_ckpt *ckpt = NULL;
+        struct er_meta meta = {.applied = 1};
+        uint16_t x[3] = {cases[i].one, 0x8001, cases[i].infinite - 1}; /* the largest one */
+        struct er_slice s = {"x", cases[i].type, 1, {3}, 0, 3, x, true};
+
+        er_cw_begin(&world);
+        er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, &opts, NULL) == 0);
+        er_tap_check(er_ckpt_save(ckpt, &s, 1, &meta, NULL) == 0);
+        memset(x, 0, sizeof(x));
+        er_tap_check(er_ckpt_load(ckpt, &s, 1, &meta, NULL, NULL, NULL) == 0);
+        er_tap_check(x[0] == cases[i].one && x[1] == 0x8001 && x[2] == cases[i].infinite - 1);
+        /* another type of the same size is not the same tensor */
+        s.dtype = i ? ER_CKPT_F16 : ER_CKPT_BF16;
+        er_tap_check(er_ckpt_load(ckpt, &s, 1, &meta, NULL, NULL, NULL) < 0);
+        s.dtype = cases[i].type;
+        x[2] = cases[i].infinite;
+        meta.applied = 2;
+        er_tap_check(er_ckpt_save(ckpt, &s, 1, &meta, NULL) == 0);
+        er_tap_check(er_ckpt_load(ckpt, &s, 1, &meta, NULL, NULL, NULL) == -EDOM);
         er_ckpt_close(ckpt);
         er_test_rmtree(world.dir);
     }
@@ -378,7 +405,7 @@ static void the_list_of_generations_goes_on(void)
     const struct er_slice s = {"x", ER_CKPT_F32, 1, {1}, 0, 1, &x, true};
     char path[PATH_MAX];
 
-    begin();
+    er_cw_begin(&world);
     for (uint64_t g = 1; g <= 3; g++) {
         const struct er_ckpt_opts opts = {.generation = 10 * g};
         struct er_meta meta = {0}, save_meta = {.generation = 10 * g, .first_step = 10 * (g - 1)};
@@ -408,7 +435,7 @@ static void retention_keeps_every_kth_and_the_best(void)
     uint64_t *steps = NULL;
     size_t n = 0;
 
-    begin();
+    er_cw_begin(&world);
     er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, &opts, NULL) == 0);
     for (uint64_t step = 10; step <= 80; step += 10) {
         struct er_meta meta = {.applied = step,
@@ -444,6 +471,7 @@ int main(int argc, char **argv)
         CASE(a_checkpoint_in_flight_is_given_up_at_the_end),
         CASE(a_large_tensor_is_read_and_checked_in_pieces),
         CASE(values_that_are_not_finite_follow_the_policy),
+        CASE(numbers_of_16_bits_come_back),
         CASE(the_list_of_generations_goes_on),
         CASE(retention_keeps_every_kth_and_the_best),
     };

@@ -31,12 +31,6 @@ static int load(int size, float *ret_seed)
     return er_cw_load(&world, size, ret_seed);
 }
 
-static void begin(void)
-{
-    world.opts.generation = 1;
-    er_test_tempdir(world.dir);
-}
-
 static void file_path(uint64_t step, const char *name, char path[PATH_MAX])
 {
     snprintf(path, PATH_MAX, "%s/step-%012llu/%s", world.dir, (unsigned long long)step, name);
@@ -57,7 +51,7 @@ static void corrupt_ones_are_passed_over_with_the_reason(void)
 {
     float seed = 0;
     char path[PATH_MAX];
-    begin();
+    er_cw_begin(&world);
     er_tap_check(save(2, 10, 1) == 0 && save(2, 20, 2) == 0 && save(2, 30, 3) == 0);
     file_path(30, "shard-1-of-2.safetensors", path);
     flip_bit(path, 4096 + 5, 0);
@@ -68,6 +62,77 @@ static void corrupt_ones_are_passed_over_with_the_reason(void)
     file_path(10, "shard-0-of-2.safetensors", path);
     er_tap_check(truncate(path, 5000) == 0);
     er_tap_check(load(2, &seed) == ER_E_CORRUPT && strstr(ranks[1].err.text, "none verifies"));
+    er_test_rmtree(world.dir);
+}
+
+static void withdraw(void *rank, uint64_t step, const char *why)
+{
+    char path[PATH_MAX];
+
+    er_cw_skip(rank, step, why);
+    file_path(step, "", path);
+    er_tap_check(er_remove_all(path, NULL) == 0);
+}
+
+static void unmount(void *rank, uint64_t step, const char *why)
+{
+    er_cw_skip(rank, step, why);
+    er_test_rmtree(world.dir);
+    er_tap_check(mkdir(world.dir, 0777) == 0);
+}
+
+static void load_meanwhile(struct er_cw_rank *r)
+{
+    er_ckpt_skip_fn *meanwhile = world.user;
+
+    r->rc = er_ckpt_load(r->ckpt, r->slices, 3, &r->meta, *meanwhile, r, &r->err);
+}
+
+static void load_and(er_ckpt_skip_fn meanwhile, int rc)
+{
+    char path[PATH_MAX];
+
+    er_cw_begin(&world);
+    er_tap_check(save(2, 10, 1) == 0);
+    file_path(10, "manifest.json", path);
+    flip_bit(path, 100, 0);
+    world.user = &meanwhile;
+    er_cw_run(&world, 2, load_meanwhile);
+    er_tap_check(ranks[0].rc == rc && ranks[1].rc == rc && ranks[0].skipped == 1);
+    er_test_rmtree(world.dir);
+}
+
+/* A writer of another generation may take back what this one is about to load. */
+static void what_is_gone_again_is_not_damage(void)
+{
+    load_and(withdraw, 1);
+}
+
+static void storage_that_goes_meanwhile_is_no_beginning(void)
+{
+    load_and(unmount, -ENOENT);
+    er_tap_check(strstr(ranks[1].err.text, "still mounted?"));
+}
+
+#define TOO_DEEP 130 /* to be removed */
+
+/* Whoever is about to publish what is being cleared away finds all of it, or nothing. */
+static void what_is_cleared_away_loses_its_name_first(void)
+{
+    char path[PATH_MAX], below[PATH_MAX];
+    size_t n = 0;
+
+    er_cw_begin(&world);
+    er_tap_require(er_ckpt_temp_path(world.dir, 10, 1, 7, path, NULL) == 0);
+    snprintf(below, sizeof(below), "%s", path);
+    for (int i = 0; i < TOO_DEEP; i++) {
+        er_tap_require(mkdir(below, 0700) == 0);
+        strcat(below, "/a");
+    }
+    er_tap_check(er_ckpt_clean(world.dir, 0, NULL, &n, NULL) == 0 && access(path, F_OK) == 0);
+    er_tap_check(er_ckpt_clean(world.dir, 1, path, &n, NULL) == 0 && access(path, F_OK) == 0);
+    er_tap_check(er_ckpt_clean(world.dir, 1, NULL, &n, NULL) == -ENAMETOOLONG && n == 0);
+    er_tap_check(access(path, F_OK) < 0 && errno == ENOENT);
     er_test_rmtree(world.dir);
 }
 
@@ -101,7 +166,7 @@ static void every_flipped_bit_and_every_truncation_is_detected(void)
 {
     static const char *const names[] = {"shard-1-of-2.safetensors", "manifest.json"};
 
-    begin();
+    er_cw_begin(&world);
     er_tap_check(save(2, 1, 5) == 0);
     for (size_t i = 0; i < ER_ARRAY_N(names); i++) {
         int bits = 0, cuts = 0;
@@ -116,7 +181,7 @@ static void every_flipped_bit_and_every_truncation_is_detected(void)
 
 static void missing_and_reshaped_tensors_are_named(void)
 {
-    begin();
+    er_cw_begin(&world);
     er_tap_check(save(1, 10, 1) == 0);
     struct er_ckpt *ckpt;
     struct er_meta meta;
@@ -197,7 +262,7 @@ static void unchanged_slices_may_lie_in_an_older_checkpoints_file(void)
     struct er_ckpt *ckpt = NULL;
     char path[PATH_MAX];
 
-    begin();
+    er_cw_begin(&world);
     er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, NULL, NULL) == 0);
     er_tap_check(er_ckpt_save(ckpt, s, 2, &meta, NULL) == 0);
     make_step_20(changed);
@@ -238,7 +303,7 @@ static void a_reader_beside_retention_always_finds_one_whole(void)
     pthread_t thread;
     unsigned loads = 0, wrong = 0;
 
-    begin();
+    er_cw_begin(&world);
     world.opts.keep_last = 1;
     er_tap_check(save(1, 1, 1) == 0);
     memcpy(reader.dir, world.dir, sizeof(reader.dir));
@@ -285,7 +350,7 @@ static void a_copy_and_the_memory_itself_give_the_same_file(void)
     struct er_ckpt *ckpt = NULL;
     struct er_meta meta = {.applied = 1};
 
-    begin();
+    er_cw_begin(&world);
     er_tap_require(data);
     for (size_t i = 0; i < (size_t)ODD_N * ODD_BYTES; i++)
         data[i] = (unsigned char)(i * 2654435761u >> 13);
@@ -315,6 +380,9 @@ int main(int argc, char **argv)
     }
     static const struct er_tap_case cases[] = {
         CASE(corrupt_ones_are_passed_over_with_the_reason),
+        CASE(what_is_gone_again_is_not_damage),
+        CASE(storage_that_goes_meanwhile_is_no_beginning),
+        CASE(what_is_cleared_away_loses_its_name_first),
         {"every_flipped_bit_and_every_truncation_is_detected",
          every_flipped_bit_and_every_truncation_is_detected, 240},
         CASE(missing_and_reshaped_tensors_are_named),

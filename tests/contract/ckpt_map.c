@@ -14,12 +14,6 @@
 
 static struct er_cw world;
 
-static void begin(void)
-{
-    world.opts.generation = 1;
-    er_test_tempdir(world.dir);
-}
-
 static void shard_path(uint64_t step, const char *name, char path[PATH_MAX])
 {
     snprintf(path, PATH_MAX, "%s/step-%012llu/%s", world.dir, (unsigned long long)step, name);
@@ -79,7 +73,7 @@ static void any_world_size_sees_what_any_other_saved(void)
         for (int from = 1; from <= 4; from++) {
             float seed = 0;
 
-            begin();
+            er_cw_begin(&world);
             world.sharded = sharded;
             er_tap_check(map(1, &seed) == 1);
             er_tap_check(er_cw_save(&world, from, 7, 70) == 0);
@@ -98,7 +92,7 @@ static void a_damaged_one_is_passed_over(void)
     float seed = 0;
 
     for (int damage = 0; damage < 3; damage++) {
-        begin();
+        er_cw_begin(&world);
         er_tap_check(er_cw_save(&world, 1, 1, 10) == 0 && er_cw_save(&world, 1, 2, 20) == 0);
         shard_path(2, damage < 2 ? "shard-0-of-1.safetensors" : "manifest.json", path);
         if (damage == 0)
@@ -126,7 +120,7 @@ static void what_lies_askew_is_copied(void)
     struct er_ckpt *ckpt = NULL;
     struct er_meta meta = {.applied = 1};
 
-    begin();
+    er_cw_begin(&world);
     for (int i = 0; i < 300; i++)
         x[i] = (float)i;
     er_tap_require(er_ckpt_open(&ckpt, world.dir, NULL, NULL, NULL) == 0);

@@ -128,7 +128,7 @@ static void disagree(struct rank *r)
     else
         RANK_OK(er_all_reduce(comm, x, 100001, ER_F32, ER_SUM, &op, &err), err);
     RANK_REQUIRE(er_op_wait(op, ER_FOREVER, &err) == ER_E_MISMATCH);
-    RANK_REQUIRE(er_now_us() - began_us < 1000000 && strstr(err.text, "rank 2 "));
+    RANK_REQUIRE(er_now_us() - began_us < 30000000 && strstr(err.text, "rank 2 "));
     er_comm_abort(comm);
 }
 

@@ -46,6 +46,53 @@ static void missing_rank(void)
     run_both(3, wait_for_missing);
 }
 
+/*
+ * Rank 0 is ready first and leaves. The others, who come to look seldom, become ready all the same,
+ * and are told by their first operation. Each looks only when rank 0 is gone, or has had time to
+ * get on with what it has.
+ */
+static void leave_when_ready(struct rank *r)
+{
+    enum { TURN_US = 50000 };
+    struct er_comm_opts opts = rank_opts(r, NULL);
+    struct er_error err = ER_ERROR_INIT;
+    struct er_comm *comm = NULL;
+    struct er_op *op = NULL;
+    bool ready = false;
+    float x = 1;
+    size_t n = 0;
+    int rc;
+
+    opts.open_timeout_us = RANK_WAIT_US;
+    RANK_OK(er_comm_open(&comm, r->ctx, &opts, &err), err);
+    if (r->rank == 0) {
+        RANK_OK(er_comm_wait_ready(comm, &err), err);
+        er_comm_abort(comm);
+        RANK_OK(er_kv_put(r->ctx, "gone", "1", 1, &err), err);
+        rank_meet(r, "ready");
+        return;
+    }
+    while ((rc = er_kv_get(r->ctx, "gone", &x, sizeof(x), &n, TURN_US, &err)) == 1 && !ready) {
+        rc = er_comm_status(comm, &err);
+        RANK_REQUIRE(rc >= 0);
+        ready = rc == 0;
+    }
+    RANK_OK(er_comm_wait_ready(comm, &err), err);
+    rank_meet(r, "ready"); /* a failure is told to who still connects */
+    rc = er_all_reduce(comm, &x, 1, ER_F32, ER_SUM, &op, &err);
+    rc = rc < 0 ? rc : er_op_wait(op, ER_FOREVER, &err);
+    RANK_REQUIRE(rc == ER_E_PEER_LOST && strstr(err.text, "rank 0 "));
+    er_comm_abort(comm);
+}
+
+static void ready_then_gone(void)
+{
+    if (rank_on_gpu())
+        return; /* NCCL: ready is an operation of all */
+    run_both(2, leave_when_ready);
+    run_both(3, leave_when_ready);
+}
+
 /* ---- many generations ---- */
 
 static int count_fds(void)
@@ -291,11 +338,9 @@ static void records(void)
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
-        {"missing_rank", missing_rank, 0},
-        {"generations", generations, 120},
-        {"same_name_again", same_name_again, 0},
-        {"strangers", strangers, 0},
-        {"records", records, 0},
+        {"missing_rank", missing_rank, 0}, {"ready_then_gone", ready_then_gone, 0},
+        {"generations", generations, 120}, {"same_name_again", same_name_again, 0},
+        {"strangers", strangers, 0},       {"records", records, 0},
     };
 
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -21,6 +22,7 @@
 enum {
     HELLOS = 1500,
     WORLDS = 40,
+    TOO_MUCH = 3, /* lengths of a record */
     MESSAGE_MAX = sizeof(struct er_wire_hello) + ER_HOST_RECORD_MAX
 };
 
@@ -72,6 +74,22 @@ static int dial(const struct er_host_record *rec)
     return fd;
 }
 
+/* A record that is longer than any, of one who does not know the secret either: nothing of it is
+ * kept. (Where all of it was read, it went over what stands behind.) */
+static void send_too_much(const struct er_host_record *rec, const char *good, uint32_t record_n)
+{
+    ER_CLEANUP(er_cleanup_fd) int fd = dial(rec);
+    char message[64 << 10];
+    struct er_wire_hello hello;
+
+    memset(message, 'x', sizeof(message));
+    memcpy(&hello, good, sizeof(hello));
+    memset(hello.secret, 'x', sizeof(hello.secret));
+    hello.record_n = record_n;
+    memcpy(message, &hello, sizeof(hello));
+    send(fd, message, sizeof(message), MSG_NOSIGNAL);
+}
+
 /* Strangers whose every hello differs from a good one; then the member comes. A hello that is still
  * good would be let in: those are left out. */
 static void hear_strangers(struct rank *r)
@@ -109,6 +127,12 @@ static void hear_strangers(struct rank *r)
             bad[sizeof(struct er_wire_hello)] = 'x';
         }
         send(fd, bad, i % 7 == 0 ? er_rand_below(&rand, n) : n, MSG_NOSIGNAL);
+        RANK_REQUIRE(er_comm_status(comm, &err) == ER_IN_PROGRESS);
+    }
+    for (int i = 0; i < 3 * TOO_MUCH; i++) {
+        static const uint32_t bytes[TOO_MUCH] = {ER_HOST_RECORD_MAX, 60 << 10, UINT32_MAX};
+
+        send_too_much(&zero, good, bytes[i % TOO_MUCH]);
         RANK_REQUIRE(er_comm_status(comm, &err) == ER_IN_PROGRESS);
     }
     rank_meet(r, "strangers");
@@ -205,12 +229,41 @@ static void records(void)
     }
 }
 
+/* A rank's abstract name, which another user has taken after its end, is not told the secret. */
+static void names_of_another_user_are_not_dialed(void)
+{
+    const struct er_host_listen how = {
+        .transport = ER_TRANSPORT_SHM, .address = "", .interfaces = ""};
+    struct er_host_record rec;
+    struct er_error err = ER_ERROR_INIT;
+    int fd = -1, ready[2], listeners[2], status;
+    pid_t pid;
+
+    if (geteuid() != 0)
+        er_tap_skip("needs root to be another user");
+    er_tap_require(socketpair(AF_UNIX, SOCK_STREAM, 0, ready) == 0);
+    pid = fork();
+    er_tap_require(pid >= 0);
+    if (pid == 0) {
+        if (setresuid(65534, 65534, 65534) < 0 || er_host_listen(&rec, &how, listeners, &err) < 0 ||
+            write(ready[1], &rec, sizeof(rec)) != (ssize_t)sizeof(rec))
+            _exit(1);
+        _exit(read(ready[1], &status, 1) < 0); /* until it has been dialed */
+    }
+    er_tap_require(read(ready[0], &rec, sizeof(rec)) == (ssize_t)sizeof(rec));
+    er_tap_check(er_host_dial(&rec, 0, &fd) == -EACCES && fd < 0);
+    er_tap_require(write(ready[0], "x", 1) == 1);
+    er_tap_require(waitpid(pid, &status, 0) == pid);
+    er_tap_check(status == 0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
         {"hellos", hellos, 0},
         {"frames", frames, 0},
         {"records", records, 0},
+        {"names_of_another_user_are_not_dialed", names_of_another_user_are_not_dialed, 0},
     };
 
     return er_tap_main(argc, argv, cases, ER_ARRAY_N(cases));

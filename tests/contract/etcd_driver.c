@@ -9,8 +9,9 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "rendezvous/driver.h"
+#include "rendezvous/codec.h"
 #include "tests/contract/etcd_lib.h"
+#include "tests/lib/driver_opts.h"
 #include "tests/lib/tap.h"
 
 #define NODES 3
@@ -25,6 +26,7 @@ struct node {
     bool kv_done;
     int kv_rc;
     char kv_value[64];
+    char overrides[128];
 };
 
 static struct node nodes[NODES];
@@ -56,38 +58,34 @@ static void on_verdict(void *user, const struct er_verdict *v)
 
 static void on_note(void *user, const struct er_note *note) {}
 
-static const struct er_driver_callbacks callbacks = {on_start, on_stop, on_verdict, on_note};
+static void on_overrides(void *user, const struct er_overrides *now)
+{
+    struct node *n = user;
+
+    snprintf(n->overrides, sizeof(n->overrides), "%.100s", now ? now->text : "");
+}
+
+static const struct er_driver_callbacks callbacks = {.start = on_start,
+                                                     .stop = on_stop,
+                                                     .verdict = on_verdict,
+                                                     .note = on_note,
+                                                     .overrides = on_overrides};
 
 static void node_open(const struct etcd_cluster *e, int i, uint64_t incarnation)
 {
-    struct er_driver_opts o = {
-        .job = "job",
-        .host = "host",
-        .prefix = "/elastic-run",
-        .address = "10.0.0.1",
-        .slots = 2,
-        .preferred_rank = -1,
-        .min_nodes = 2,
-        .max_nodes = NODES,
-        .restart_max = 3,
-        .restart_window_us = 3600 * ER_US_PER_S,
-        .backoff_max_us = 60 * ER_US_PER_S,
-        .join_timeout_us = 600 * ER_US_PER_S,
-        .last_call_us = 30 * ER_US_PER_S,
-        .exit_timeout_us = 300 * ER_US_PER_S,
-        .lease_ttl_us = 2 * ER_US_PER_S,
-        .death_grace_us = ER_US_PER_S / 2,
-        .stop_grace_us = 30 * ER_US_PER_S,
-        .spec = "command=train\nnnodes=2:3\n",
-        .incarnation = incarnation,
-        .boot_id_hash = 100 + (uint64_t)i,
-        .seed = incarnation,
-        .now_us = er_now_us(),
-    };
+    struct er_driver_opts o = er_test_driver_opts();
     struct er_error err = ER_ERROR_INIT;
     struct node *n = &nodes[i];
 
     memset(n, 0, sizeof(*n));
+    o.min_nodes = 2;
+    o.max_nodes = NODES;
+    o.lease_ttl_us = 2 * ER_US_PER_S;
+    o.death_grace_us = ER_US_PER_S / 2;
+    o.spec = "command=train\nnnodes=2:3\n";
+    o.incarnation = o.seed = incarnation;
+    o.boot_id_hash = 100 + (uint64_t)i;
+    o.now_us = er_now_us();
     snprintf(o.node_id, sizeof(o.node_id), "n%d", i);
     n->store = etcd_open_with(&(struct er_etcd_opts){
         .endpoints = e->endpoints, .prefix = "/elastic-run/job/", .seed = incarnation});
@@ -267,6 +265,47 @@ static bool calm(void)
     return er_now_us() >= calm_until;
 }
 
+static int merge(void *user, const struct er_overrides *now, struct er_overrides *next)
+{
+    struct node *n = user;
+
+    snprintf(next->id, sizeof(next->id), "set-by-%d", (int)(n - nodes));
+    snprintf(next->text, sizeof(next->text), "%.100s%d=1\n", now->text, (int)(n - nodes));
+    return 0;
+}
+
+static bool all_see_both(void)
+{
+    for (int i = 0; i < NODES; i++) {
+        if (nodes[i].driver &&
+            (!strstr(nodes[i].overrides, "0=1\n") || !strstr(nodes[i].overrides, "1=1\n")))
+            return false;
+    }
+    return kv_done();
+}
+
+/* Two at once: neither is lost, and all see the same, the one that comes later too. */
+static void what_is_set_is_seen_by_all(void)
+{
+    struct etcd_cluster e;
+
+    open_all(&e, 1);
+    for (int i = 0; i < 2; i++) {
+        nodes[i].kv_done = false;
+        er_driver_override(nodes[i].driver, er_deadline_in(er_now_us(), 30 * ER_US_PER_S), merge,
+                           on_kv, &nodes[i]);
+    }
+    er_tap_check(run(all_see_both));
+    er_tap_check(nodes[0].kv_rc == 0 && nodes[1].kv_rc == 0);
+    er_tap_check(er_driver_overrides(nodes[2].driver)->seq == 2);
+    node_die(2);
+    node_open(&e, 2, 99);
+    er_tap_check(run(all_see_both));
+    er_tap_check(run(formed_of_three));
+    succeed();
+    close_all(&e);
+}
+
 static void an_etcd_that_restarts_restarts_no_worker(void)
 {
     struct etcd_cluster e;
@@ -308,6 +347,7 @@ int main(int argc, char **argv)
     static const struct er_tap_case cases[] = {
         {"three_nodes_form_share_keys_and_succeed", three_nodes_form_share_keys_and_succeed, 0},
         {"a_node_that_falls_silent_is_left_out", a_node_that_falls_silent_is_left_out, 120},
+        {"what_is_set_is_seen_by_all", what_is_set_is_seen_by_all, 0},
         {"an_etcd_that_restarts_restarts_no_worker", an_etcd_that_restarts_restarts_no_worker, 0},
         {"the_loss_of_etcd_s_leader_restarts_no_worker",
          the_loss_of_etcd_s_leader_restarts_no_worker, 0},

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -149,6 +150,40 @@ static void what_is_wrong_with_tls_is_said(void)
     er_test_rmtree(k.dir);
 }
 
+/* An authority is replaced by another one, and the client's file with it: no new client is needed.
+ */
+static void a_certificate_that_was_replaced_is_taken_up(void)
+{
+    struct etcd_cluster e;
+    struct er_etcd_opts o;
+    struct er_store *s;
+    struct pki k;
+    char trusted[700], cert[700];
+
+    pki_new(&k);
+    shell(k.dir, "cp ca.pem trusted.pem; cp client.pem mine.pem; openssl x509 -req -in client.csr "
+                 "-CA other.pem -CAkey other.key -CAcreateserial -out next.pem -days 2 "
+                 "-extfile client.ext");
+    snprintf(trusted, sizeof(trusted), "%s/trusted.pem", k.dir);
+    snprintf(cert, sizeof(cert), "%s/mine.pem", k.dir);
+    etcd_start_with(&e, 1, "unixs", "",
+                    (const char *[]){"--cert-file", k.server_cert, "--key-file", k.server_key,
+                                     "--trusted-ca-file", trusted, "--client-cert-auth", NULL});
+    o = tls_opts(&e, &k);
+    o.cert = cert;
+    s = etcd_open_with(&o);
+    er_tap_check(etcd_put_surely(s, "/t/a", "1") == 0);
+    etcd_member_kill(&e, 0);
+    shell(k.dir, "cp other.pem trusted.pem");
+    etcd_member_start(&e, 0);
+    er_tap_check(etcd_put(s, "/t/a", "2", 0) != 0);
+    shell(k.dir, "cp next.pem next && mv next mine.pem");
+    er_tap_check(etcd_put_surely(s, "/t/a", "3") == 0);
+    s->ops->free(s);
+    etcd_stop(&e);
+    er_test_rmtree(k.dir);
+}
+
 static void plaintext_against_tls_and_tls_against_plaintext(void)
 {
     struct etcd_cluster e, plain;
@@ -191,6 +226,11 @@ static void files_are_checked_before_anything_is_sent(void)
     expect_no_open(
         &(struct er_etcd_opts){
             .endpoints = "a:1", .cert = k.client_cert, .key = k.client_cert, .ca = k.ca},
+        "every user of this host may read it");
+    er_tap_require(chmod(k.client_cert, 0640) == 0);
+    expect_no_open(
+        &(struct er_etcd_opts){
+            .endpoints = "a:1", .cert = k.client_cert, .key = k.client_cert, .ca = k.ca},
         "PRIVATE KEY");
     expect_no_open(&(struct er_etcd_opts){.endpoints = "http://a:1", .ca = k.ca}, "plaintext");
     expect_no_open(&(struct er_etcd_opts){.endpoints = "a:b"}, "a:b");
@@ -227,7 +267,7 @@ static void start_auth(struct etcd_cluster *e, char password[600])
     CTL(e, "user", "grant-role", "worker", "job");
     CTL(e, "auth", "enable");
     snprintf(password, 600, "%s/password", e->dir);
-    er_test_write_file(password, "secret\n");
+    er_test_write_secret(password, "secret\n");
 }
 
 static bool told(void *user)
@@ -304,7 +344,7 @@ static void what_is_wrong_with_the_login_is_said(void)
 
     start_auth(&e, password);
     snprintf(wrong, sizeof(wrong), "%s/wrong", e.dir);
-    er_test_write_file(wrong, "guess");
+    er_test_write_secret(wrong, "guess");
     o = (struct er_etcd_opts){
         .endpoints = e.endpoints, .prefix = "/t/", .user = "worker", .password_file = wrong};
     expect_refusal(&o, -EACCES, "invalid user ID or password");
@@ -326,7 +366,7 @@ static void a_login_where_none_is_needed_does_no_harm(void)
 
     etcd_start(&e, 1);
     snprintf(password, sizeof(password), "%s/password", e.dir);
-    er_test_write_file(password, "secret\n");
+    er_test_write_secret(password, "secret\n");
     expect_put(&(struct er_etcd_opts){
         .endpoints = e.endpoints, .prefix = "/t/", .user = "worker", .password_file = password});
     etcd_stop(&e);
@@ -406,6 +446,8 @@ int main(int argc, char **argv)
         {"client_certificate_and_server_name", client_certificate_and_server_name, 0},
         {"over_both_ip_versions", over_both_ip_versions, 0},
         {"what_is_wrong_with_tls_is_said", what_is_wrong_with_tls_is_said, 0},
+        {"a_certificate_that_was_replaced_is_taken_up", a_certificate_that_was_replaced_is_taken_up,
+         0},
         {"plaintext_against_tls_and_tls_against_plaintext",
          plaintext_against_tls_and_tls_against_plaintext, 0},
         {"files_are_checked_before_anything_is_sent", files_are_checked_before_anything_is_sent, 0},

@@ -2,14 +2,16 @@
  * Exact mode on real communicators: a network trained by 1 to 5 ranks, with buckets of any size or
  * sharded over the ranks, has the same parameters bit for bit; in plain mode it has not. Shards and
  * the last step of an epoch are uneven, ranks have several shards a step, and the norm of the
- * gradients is clipped.
+ * gradients is clipped. With ER_TEST_ENGINE=gpu the same in the memory of GPUs.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/pool.h"
+#include "tests/lib/gpu_side.h"
 #include "tests/lib/ranks.h"
+#include "tests/lib/small_net.h"
 #include "tests/lib/tap.h"
+#include "trainer/engine.h"
 #include "trainer/exact.h"
 #include "trainer/fsdp.h"
 #include "trainer/matmul.h"
@@ -43,7 +45,8 @@ struct result {
 struct model {
     enum how how;
     bool bad;
-    struct er_pool *pool;
+    struct er_engine *engine;
+    void *memory, *sums_memory;
     struct er_flat_param table[PARAMS];
     struct er_flat flat;
     struct er_exact sums;
@@ -60,29 +63,15 @@ struct model {
     int32_t labels[BATCH];
 };
 
-/* The part of libelastic that the fake world leaves to its users; nothing is saved here. */
-int er_commit(struct er_ctx *ctx, const struct er_commit *commit, struct er_error *err)
-{
-    return 0;
-}
-
-int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const char *source,
-              const char *skipped, struct er_error *err)
-{
-    return 0;
-}
-
-static float noise(uint64_t a, uint32_t op, uint64_t i)
-{
-    return (float)((double)(er_rng(4, a, op, i) >> 11) * 0x1p-52 - 1.0);
-}
-
 static void on_gradient(void *user, size_t param)
 {
     struct model *m = user;
 
+    struct er_error err = ER_ERROR_INIT;
+
     if (m->how == EXACT)
-        m->outside += er_exact_fold(&m->sums, &m->flat, param);
+        er_tap_require(er_engine_fold(m->engine, &m->sums, &m->flat, param, &m->outside, &err) ==
+                       0);
     if (m->ddp)
         er_ddp_ready(m->ddp, param);
 }
@@ -97,7 +86,7 @@ static void first_values(void *user, size_t param, float *value)
     struct model *m = user;
 
     for (size_t i = 0; i < m->table[param].count; i++)
-        value[i] = param % 2 == 0 ? 0.2f * noise(param, 1, i) : 0;
+        value[i] = param % 2 == 0 ? 0.2f * er_test_noise(param, 1, i) : 0;
 }
 
 /* Everything in one block, and the sums. */
@@ -105,36 +94,42 @@ static void bind_model(struct model *m)
 {
     struct er_error err = ER_ERROR_INIT;
 
-    er_tap_require(
-        er_pool_new(&m->pool, er_flat_bytes(&m->flat) + er_exact_bytes(&m->flat), &err) == 0);
-    er_flat_bind(&m->flat, er_pool_alloc(m->pool, er_flat_bytes(&m->flat), ER_FLAT_ALIGN));
-    er_tap_require(er_exact_bind(&m->sums, &m->flat, SHARDS, BATCH,
-                                 er_pool_alloc(m->pool, er_exact_bytes(&m->flat), ER_FLAT_ALIGN),
-                                 &err) == 0);
+    float value[HIDDEN * IN];
+
+    er_tap_require(er_engine_alloc(m->engine, er_flat_bytes(&m->flat), &m->memory, &err) == 0);
+    er_tap_require(er_engine_alloc(m->engine, er_exact_bytes(&m->flat), &m->sums_memory, &err) ==
+                   0);
+    er_flat_place(&m->flat, m->memory);
+    er_tap_require(er_exact_place(&m->sums, SHARDS, BATCH, m->sums_memory, &err) == 0);
     if (m->how == EXACT)
         er_exact_spans(&m->sums, &m->flat, m->spans);
     else
         er_flat_spans(&m->flat, ER_FLAT_GRAD, m->spans);
     m->slices_n = er_flat_slices(&m->flat, m->slices);
-    for (size_t p = 0; p < PARAMS; p++)
-        first_values(m, p, er_flat_at(&m->flat, ER_FLAT_VALUE, p));
+    for (size_t p = 0; p < PARAMS; p++) {
+        first_values(m, p, value);
+        er_tap_require(er_engine_put(m->engine, er_flat_at(&m->flat, ER_FLAT_VALUE, p), value,
+                                     m->table[p].count * sizeof(float), &err) == 0);
+    }
 }
 
-static void open_model(struct model *m)
+static void open_model(struct model *m, int rank)
 {
+    const struct er_device_opts device = er_test_device(rank);
     const struct er_shape shapes[PARAMS] = {
         {2, {HIDDEN, IN}}, {1, {HIDDEN}}, {2, {OUT, HIDDEN}}, {1, {OUT}}};
     static const char *const names[PARAMS] = {"w1", "b1", "w2", "b2"};
     struct er_error err = ER_ERROR_INIT;
 
     er_tap_require(er_matmul_setup(&err) == 0);
+    er_tap_require(er_engine_open(&m->engine, &device, &err) == 0);
     m->optim = er_optim_adamw();
     er_flat_init(&m->flat, m->table, PARAMS, er_optim_state_names(m->optim.kind), 2);
     for (size_t p = 0; p < PARAMS; p++)
         er_tap_require(er_flat_add(&m->flat, names[p], &shapes[p], NULL, &err) == 0);
     if (!sharded(m))
         bind_model(m);
-    er_tap_require(er_tape_new(&m->tape, &m->flat, 0, &err) == 0);
+    er_tap_require(er_tape_new_on(&m->tape, &m->flat, 0, m->engine, &err) == 0);
     er_tape_hook(m->tape, on_gradient, m);
     er_tape_renew(m->tape, m->how == EXACT);
 }
@@ -148,13 +143,13 @@ static int shard(void *user, struct er_comm *comm, struct er_fsdp **ret, struct 
                                           m->how == EXACT_FULL ? ER_FSDP_FULL : ER_FSDP_GRAD_OPTIM,
                                       .norm2 = true,
                                       .exact_shards = SHARDS,
-                                      .exact_weight_max = BATCH};
+                                      .exact_weight_max = BATCH,
+                                      .engine = m->engine};
     int rc = er_fsdp_open(&m->fsdp, comm, &m->flat, units, UNITS, &opts, err);
 
     if (rc < 0)
         return rc;
     er_fsdp_attach(m->fsdp, m->tape);
-    m->slices_n = er_fsdp_slices(m->fsdp, m->slices);
     *ret = m->fsdp;
     return er_fsdp_fill(m->fsdp, first_values, m, err);
 }
@@ -173,7 +168,7 @@ static int pass(struct model *m, uint64_t first, uint64_t count, struct er_ddp *
     for (uint64_t s = 0; s < count; s++) {
         for (uint64_t i = 0; i < IN; i++)
             m->images[s * IN + i] =
-                m->bad && first + s == BAD_STEP * BATCH ? 1e30f : noise(first + s, 2, i);
+                m->bad && first + s == BAD_STEP * BATCH ? 1e30f : er_test_noise(first + s, 2, i);
         m->labels[s] = (int32_t)(er_rng(4, first + s, 3, 0) % OUT);
     }
     m->ddp = ddp;
@@ -218,18 +213,22 @@ static int apply(void *user, uint64_t step, const struct er_vote *vote, struct e
 {
     struct model *m = user;
     struct er_optim_view view = sharded(m) ? er_fsdp_view(m->fsdp) : er_optim_view_flat(&m->flat);
-    double norm2 = m->how == EXACT ? er_exact_norm2(&m->sums, &m->flat) : vote->norm2, scale = 1;
+    double norm2 = vote->norm2, scale = 1;
+    int rc = 0;
 
     if (m->how == EXACT)
-        er_exact_take(&m->sums, &m->flat, vote->weight);
+        rc = er_engine_exact_norm2(m->engine, &m->sums, &m->flat, &norm2, err);
+    if (rc == 0 && m->how == EXACT)
+        rc = er_engine_take(m->engine, &m->sums, &m->flat, vote->weight, err);
     else if (sharded(m))
-        er_fsdp_take(m->fsdp, vote->weight);
+        rc = er_fsdp_take(m->fsdp, vote->weight, err);
     else
         scale = 1 / vote->weight;
+    if (rc < 0)
+        return rc;
     if (m->how != PLAIN)
         scale = er_optim_clip(norm2, vote->weight, 0.1) * vote->weight;
-    er_optim_apply(&m->optim, &view, step, 1e-2, scale);
-    return 0;
+    return er_engine_apply(m->engine, &m->optim, &view, step, 1e-2, scale, err);
 }
 
 static void spans(void *user, const struct er_span **ret, size_t *ret_n)
@@ -240,19 +239,26 @@ static void spans(void *user, const struct er_span **ret, size_t *ret_n)
 
 static void state(void *user, const struct er_slice **ret, size_t *ret_n)
 {
-    *ret = ((struct model *)user)->slices;
-    *ret_n = ((struct model *)user)->slices_n;
+    struct model *m = user;
+
+    if (m->fsdp)
+        m->slices_n = er_fsdp_slices(m->fsdp, m->slices);
+    *ret = m->slices;
+    *ret_n = m->slices_n;
 }
 
 /* Every rank writes what it has of the values. */
 static void note_values(const struct model *m, float *ret)
 {
+    struct er_error err = ER_ERROR_INIT;
+
     for (size_t i = 0; i < m->slices_n; i++) {
         for (size_t p = 0; p < PARAMS; p++) {
             const struct er_slice *s = &m->slices[i];
 
             if (strcmp(s->name, m->table[p].name) == 0)
-                memcpy(ret + m->table[p].first + s->offset, s->data, s->count * sizeof(float));
+                er_tap_require(er_engine_get(m->engine, ret + m->table[p].first + s->offset,
+                                             s->data, s->count * sizeof(float), &err) == 0);
         }
     }
 }
@@ -270,7 +276,7 @@ static int rank_main(struct er_ctx *ctx, void *user)
     m.bad = result->bad;
     m.plan = (struct er_plan){
         .samples = SAMPLES, .global_batch = BATCH, .shards = is_plain ? 0 : SHARDS};
-    open_model(&m);
+    open_model(&m, rank);
     rc = er_train_run(ctx,
                       &(struct er_train_ops){.grads = grads,
                                              .apply = apply,
@@ -282,6 +288,7 @@ static int rank_main(struct er_ctx *ctx, void *user)
                                               .epochs = 2, /* the last step of each is short */
                                               .checkpoint_dir = "",
                                               .nonfinite = ER_NONFINITE_SKIP,
+                                              .engine = m.engine,
                                               .ddp = {.first_bucket_bytes = result->bucket_bytes,
                                                       .bucket_bytes = result->bucket_bytes,
                                                       .dtype = m.how == EXACT ? ER_I64 : ER_F32}},
@@ -294,7 +301,9 @@ static int rank_main(struct er_ctx *ctx, void *user)
         result->skipped = train.skipped;
     er_tape_free(m.tape);
     er_fsdp_close(m.fsdp);
-    er_pool_free(m.pool);
+    er_engine_free(m.engine, m.memory);
+    er_engine_free(m.engine, m.sums_memory);
+    er_engine_close(m.engine);
     return rc < 0;
 }
 
@@ -374,6 +383,15 @@ static void plain_mode_differs_between_world_sizes(void)
     er_tap_check(memcmp(one, result->values, sizeof(one)) != 0);
 }
 
+static int run_refused(struct er_ctx *ctx, const struct er_train_ops *ops, struct model *m,
+                       struct er_train_opts opts, struct er_error *err)
+{
+    struct er_train_result train;
+
+    opts.engine = m->engine;
+    return er_train_run(ctx, ops, m, &opts, &train, err);
+}
+
 static int too_many_main(struct er_ctx *ctx, void *user)
 {
     static const struct er_train_ops ops = {grads, apply, spans, state, NULL, NULL};
@@ -384,11 +402,10 @@ static int too_many_main(struct er_ctx *ctx, void *user)
         .checkpoint_dir = "",
         .ddp = {.dtype = ER_I64}};
     struct er_error err = ER_ERROR_INIT;
-    struct er_train_result train;
 
     m.how = EXACT;
-    open_model(&m);
-    return er_train_run(ctx, &ops, &m, &opts, &train, &err) == ER_E_USAGE &&
+    open_model(&m, er_world(ctx)->rank);
+    return run_refused(ctx, &ops, &m, opts, &err) == ER_E_USAGE &&
                    strstr(err.text, "3 ranks for 2 shards")
                ? 0
                : 1;
@@ -420,12 +437,10 @@ static int half_main(struct er_ctx *ctx, void *user)
         .checkpoint_dir = "",
         .ddp = {.dtype = *(enum how *)user == EXACT ? ER_I64 : ER_F32}};
     struct er_error err = ER_ERROR_INIT;
-    struct er_train_result train;
 
     m.how = *(enum how *)user;
-    open_model(&m);
-    if (er_train_run(ctx, &ops, &m, &opts, &train, &err) == ER_E_USAGE &&
-        strstr(err.text, "plan.shards is "))
+    open_model(&m, er_world(ctx)->rank);
+    if (run_refused(ctx, &ops, &m, opts, &err) == ER_E_USAGE && strstr(err.text, "plan.shards is "))
         return 0;
     er_tap_note("%s", err.text);
     return 1;
@@ -442,7 +457,7 @@ static void half_an_exact_mode_is_refused(void)
     }
 }
 
-/* Rank 1's OpenBLAS takes other kernels. */
+/* Rank 1's OpenBLAS takes other kernels; or its GPU is another model. */
 static int mixed_main(struct er_ctx *ctx, void *user)
 {
     static const struct er_train_ops ops = {grads, apply, spans, state, NULL, NULL};
@@ -453,13 +468,14 @@ static int mixed_main(struct er_ctx *ctx, void *user)
         .checkpoint_dir = "",
         .ddp = {.dtype = ER_I64}};
     struct er_error err = ER_ERROR_INIT;
-    struct er_train_result train;
+    const char *other = er_test_on_gpu() ? "17 processors" : "Nehalem";
 
     setenv("OPENBLAS_CORETYPE", er_world(ctx)->rank == 1 ? "Nehalem" : "Sandybridge", 1);
+    setenv("FAKE_CUDA_PROCESSORS", er_world(ctx)->rank == 1 ? "17" : "4", 1);
     m.how = EXACT;
-    open_model(&m);
-    return er_train_run(ctx, &ops, &m, &opts, &train, &err) == ER_E_MISMATCH &&
-                   strstr(err.text, "rank 1 with '") && strstr(err.text, "Nehalem")
+    open_model(&m, er_world(ctx)->rank);
+    return run_refused(ctx, &ops, &m, opts, &err) == ER_E_MISMATCH &&
+                   strstr(err.text, "rank 1 with '") && strstr(err.text, other)
                ? 0
                : 1;
 }

@@ -68,8 +68,8 @@ static void released_by_abort(struct rank *r)
     g = on_gpu_open(r, NULL);
     er_all_reduce(g.comm, g.grad, ON_GPU_N, ER_F32, ER_SUM, &op, NULL);
     er_op_before(op, g.compute, NULL);
-    on_gpu_launch(&g, ER_KERNEL_scale_f32,
-                  &(struct er_kernel_args){.y = g.param, .n = ON_GPU_N, .a = 1});
+    on_gpu_launch(&g, ER_KERNEL_sgd_f32,
+                  &(struct er_kernel_args){.y = g.param, .x = g.grad, .n = ON_GPU_N, .a = 1});
     er_comm_abort(g.comm);
     er_stream_sync(g.compute, NULL);
 }

@@ -1,16 +1,19 @@
 /*
  * Training with parameter servers: in lock-step the same bits as DDP, whoever computes which part;
- * every bound learns; a run goes on from its checkpoint.
+ * every bound learns; a run goes on from its checkpoint. With ER_TEST_ENGINE=gpu workers compute on
+ * GPUs.
  */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/pool.h"
+#include "tests/lib/gpu_side.h"
 #include "tests/lib/ranks.h"
+#include "tests/lib/small_net.h"
 #include "tests/lib/tap.h"
 #include "tests/lib/tempdir.h"
+#include "trainer/engine.h"
 #include "trainer/matmul.h"
 #include "trainer/ops/ops.h"
 #include "trainer/ps.h"
@@ -33,7 +36,8 @@ struct test {
 static struct test *test; /* shared by the ranks */
 
 struct model {
-    struct er_pool *pool;
+    struct er_engine *engine;
+    void *memory;
     struct er_flat_param table[PARAMS];
     struct er_flat flat;
     struct er_span spans[PARAMS];
@@ -43,39 +47,27 @@ struct model {
     int32_t labels[BATCH];
 };
 
-/* The part of libelastic that the fake world leaves to its users. */
-int er_commit(struct er_ctx *ctx, const struct er_commit *commit, struct er_error *err)
+static void open_model(struct model *m, int rank)
 {
-    return 0;
-}
-
-int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const char *source,
-              const char *skipped, struct er_error *err)
-{
-    return 0;
-}
-
-static float noise(uint64_t a, uint32_t op, uint64_t i)
-{
-    return (float)((double)(er_rng(4, a, op, i) >> 11) * 0x1p-52 - 1.0);
-}
-
-static void open_model(struct model *m)
-{
+    const struct er_device_opts device = er_test_device(rank);
+    float matrix_values[OUT * IN];
     struct er_shape matrix = er_shape_2d(OUT, IN), vector = er_shape_1d(OUT);
     struct er_error err = ER_ERROR_INIT;
 
     er_tap_require(er_matmul_setup(&err) == 0);
+    er_tap_require(er_engine_open(&m->engine, &device, &err) == 0);
     er_flat_init(&m->flat, m->table, PARAMS, er_optim_state_names(ER_OPTIM_ADAMW), 2);
     er_tap_require(er_flat_add(&m->flat, "w", &matrix, NULL, &err) == 0);
     er_tap_require(er_flat_add(&m->flat, "b", &vector, NULL, &err) == 0);
-    er_tap_require(er_pool_new(&m->pool, er_flat_bytes(&m->flat), &err) == 0);
-    er_flat_bind(&m->flat, er_pool_alloc(m->pool, er_flat_bytes(&m->flat), ER_FLAT_ALIGN));
+    er_tap_require(er_engine_alloc(m->engine, er_flat_bytes(&m->flat), &m->memory, &err) == 0);
+    er_flat_place(&m->flat, m->memory);
     er_flat_spans(&m->flat, ER_FLAT_GRAD, m->spans);
     er_flat_slices(&m->flat, m->slices);
-    er_tap_require(er_tape_new(&m->tape, &m->flat, 0, &err) == 0);
+    er_tap_require(er_tape_new_on(&m->tape, &m->flat, 0, m->engine, &err) == 0);
     for (size_t i = 0; i < m->table[0].count; i++)
-        er_flat_at(&m->flat, ER_FLAT_VALUE, 0)[i] = 0.3f * noise(0, 1, i);
+        matrix_values[i] = 0.3f * er_test_noise(0, 1, i);
+    er_tap_require(er_engine_put(m->engine, er_flat_at(&m->flat, ER_FLAT_VALUE, 0), matrix_values,
+                                 sizeof(matrix_values), &err) == 0);
 }
 
 static int grads(void *user, const struct er_step *step, struct er_loss *ret, struct er_error *err)
@@ -97,7 +89,7 @@ static int grads(void *user, const struct er_step *step, struct er_loss *ret, st
         float sum = 0;
 
         for (uint64_t i = 0; i < IN; i++)
-            sum += m->images[s * IN + i] = noise(sample, 2, i);
+            sum += m->images[s * IN + i] = er_test_noise(sample, 2, i);
         m->labels[s] = sum > 1 ? 2 : sum < -1 ? 0 : 1;
     }
     rc = er_tape_input(m->tape, "images", &shape, m->images, &x, err);
@@ -113,9 +105,8 @@ static int apply(void *user, uint64_t step, const struct er_vote *vote, struct e
     struct model *m = user;
     struct er_optim_view view = er_optim_view_flat(&m->flat);
 
-    er_optim_apply(&test->opts.optim, &view, step, er_schedule_lr(&test->opts.schedule, step),
-                   1.0 / vote->weight);
-    return 0;
+    return er_engine_apply(m->engine, &test->opts.optim, &view, step,
+                           er_schedule_lr(&test->opts.schedule, step), 1.0 / vote->weight, err);
 }
 
 static void spans(void *user, const struct er_span **ret, size_t *ret_n)
@@ -135,11 +126,11 @@ static int epoch_end(void *user, uint64_t epoch, uint64_t step, struct er_comm *
 {
     struct model *m = user;
 
-    if (er_comm_rank(comm) == 0) {
-        test->epochs_ended++;
-        memcpy(test->values, m->flat.block[ER_FLAT_VALUE], m->flat.total * sizeof(float));
-    }
-    return 0;
+    if (er_comm_rank(comm) != 0)
+        return 0;
+    test->epochs_ended++;
+    return er_engine_get(m->engine, test->values, m->flat.block[ER_FLAT_VALUE],
+                         m->flat.total * sizeof(float), err);
 }
 
 static void on_line(void *user, const struct er_train_line *line)
@@ -160,15 +151,19 @@ static int rank_main(struct er_ctx *ctx, void *user)
     struct er_train_result result = {0};
     int rank = er_world(ctx)->rank, rc;
 
-    open_model(&m);
+    struct er_ps_opts opts = test->opts;
+
+    open_model(&m, rank);
+    opts.engine = m.engine;
     if (test->ddp)
         rc = er_train_run(ctx, &ops, &m,
                           &(struct er_train_opts){.plan = test->opts.plan,
                                                   .epochs = test->opts.epochs,
+                                                  .engine = m.engine,
                                                   .checkpoint_dir = ""},
                           &result, &err);
     else
-        rc = er_ps_run(ctx, &m.flat, &ops, &m, &test->opts, &result, &err);
+        rc = er_ps_run(ctx, &m.flat, &ops, &m, &opts, &result, &err);
     test->rcs[rank] = rc;
     if (rc < 0)
         er_tap_note("rank %d: %s", rank, err.text);
@@ -177,7 +172,8 @@ static int rank_main(struct er_ctx *ctx, void *user)
         test->steps = result.steps;
     }
     er_tape_free(m.tape);
-    er_pool_free(m.pool);
+    er_engine_free(m.engine, m.memory);
+    er_engine_close(m.engine);
     return 0;
 }
 

@@ -2,7 +2,7 @@
  * Parameter servers by themselves, with workers that come to grief: every part counts once, on
  * every server, whatever becomes of who pushed it.
  */
-#include <fcntl.h>
+#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -14,9 +14,9 @@
 
 #include "base/pool.h"
 #include "base/rand.h"
+#include "tests/lib/ps_raw.h"
 #include "tests/lib/tap.h"
 #include "trainer/ps_client.h"
-#include "trainer/ps_wire.h"
 
 enum { SERVERS = 3, LOST_PARTS = 4, LOST_STEPS = 60, LOST_ELEMENTS = 4096 };
 
@@ -178,55 +178,19 @@ static void killed_workers_cost_no_part_and_double_none(void)
 
 /* ---- a push that is left half done, frame by frame ---- */
 
-static int raw_open(const struct servers *s, int server, uint32_t worker, uint64_t incarnation)
+/* A worker takes the first part and stages it on all servers, over connections of its own. */
+static void stage_a_part(const struct servers *s, int fds[SERVERS])
 {
-    struct er_ps_frame frame = {.magic = ER_PS_MAGIC,
-                                .type = ER_PS_FRAME_HELLO,
-                                .worker = worker,
-                                .a = {incarnation, LOST_ELEMENTS, er_ps_layout(&s->flat)}};
-    const struct er_host_record *record = &s->records[server];
-    int fd = -1;
-
-    er_tap_require(er_host_dial(record, 0, &fd) == 0); /* the Unix socket */
-    er_tap_require(send(fd, &frame, sizeof(frame), 0) == (ssize_t)sizeof(frame));
-    er_tap_require(send(fd, record->secret, sizeof(record->secret), 0) ==
-                   (ssize_t)sizeof(record->secret));
-    return fd;
-}
-
-static void raw_hear(int fd, enum er_ps_frame_type type)
-{
-    struct er_ps_frame frame;
-    ssize_t n;
-
-    (void)fcntl(fd, F_SETFL, 0); /* blocking */
-    n = recv(fd, &frame, sizeof(frame), MSG_WAITALL);
-    er_tap_require(n == (ssize_t)sizeof(frame) && frame.type == type);
-}
-
-static void raw_stage(int fd, uint64_t seq, uint64_t part, size_t count)
-{
-    static float ones[LOST_ELEMENTS];
-    const double weight = 1;
-    struct er_ps_frame frame = {.magic = ER_PS_MAGIC, .type = ER_PS_FRAME_STAGE, .a = {seq, part}};
-
-    for (size_t i = 0; i < LOST_ELEMENTS; i++)
-        ones[i] = 1;
-    memcpy(&frame.a[2], &weight, sizeof(weight));
-    er_tap_require(send(fd, &frame, sizeof(frame), 0) == (ssize_t)sizeof(frame));
-    for (size_t done = 0, bytes = count * sizeof(float); done < bytes;) {
-        ssize_t n = send(fd, (char *)ones + done, bytes - done, 0);
-
-        er_tap_require(n > 0);
-        done += (size_t)n;
+    for (int i = 0; i < SERVERS; i++) {
+        fds[i] = ps_raw_open(&s->records[i], &s->flat, 7, 42);
+        ps_raw_hear(fds[i], ER_PS_FRAME_HELLO);
     }
-}
-
-static void raw_commit(int fd, uint64_t seq)
-{
-    struct er_ps_frame frame = {.magic = ER_PS_MAGIC, .type = ER_PS_FRAME_COMMIT, .a = {seq}};
-
-    er_tap_require(send(fd, &frame, sizeof(frame), 0) == (ssize_t)sizeof(frame));
+    ps_raw_say(fds[0], ER_PS_FRAME_LEASE, 0);
+    ps_raw_hear(fds[0], ER_PS_FRAME_LEASE);
+    for (int i = 0; i < SERVERS; i++) {
+        ps_raw_stage(fds[i], 1, 0, er_ps_extent_of(LOST_ELEMENTS, i, SERVERS).count);
+        ps_raw_hear(fds[i], ER_PS_FRAME_STAGE);
+    }
 }
 
 /* A worker takes a part, stages it on all, commits to `commits` of them and dies: it counts on all
@@ -236,22 +200,12 @@ static void a_push_left_half_done_counts_everywhere_or_nowhere(void)
     for (int commits = 0; commits <= SERVERS; commits++) {
         struct servers s = {0};
         int fds[SERVERS], status;
-        struct er_ps_frame lease = {.magic = ER_PS_MAGIC, .type = ER_PS_FRAME_LEASE};
         pid_t pid;
 
         open_servers(&s, ER_PS_UNBOUNDED);
-        for (int i = 0; i < SERVERS; i++) {
-            fds[i] = raw_open(&s, i, 7, 42);
-            raw_hear(fds[i], ER_PS_FRAME_HELLO);
-        }
-        er_tap_require(send(fds[0], &lease, sizeof(lease), 0) == (ssize_t)sizeof(lease));
-        raw_hear(fds[0], ER_PS_FRAME_LEASE);
-        for (int i = 0; i < SERVERS; i++) {
-            raw_stage(fds[i], 1, 0, er_ps_extent_of(LOST_ELEMENTS, i, SERVERS).count);
-            raw_hear(fds[i], ER_PS_FRAME_STAGE);
-        }
+        stage_a_part(&s, fds);
         for (int i = SERVERS - commits; i < SERVERS; i++)
-            raw_commit(fds[i], 1);
+            ps_raw_say(fds[i], ER_PS_FRAME_COMMIT, 1);
         for (int i = 0; i < SERVERS; i++)
             close(fds[i]);
         pid = start_worker(&s, 0);
@@ -268,22 +222,12 @@ static void a_worker_that_hangs_half_way_is_let_go(void)
 {
     struct servers s = {0};
     int fds[SERVERS], status;
-    struct er_ps_frame lease = {.magic = ER_PS_MAGIC, .type = ER_PS_FRAME_LEASE};
     pid_t pid;
 
     open_servers(&s, ER_PS_UNBOUNDED);
-    for (int i = 0; i < SERVERS; i++) {
-        fds[i] = raw_open(&s, i, 7, 42);
-        raw_hear(fds[i], ER_PS_FRAME_HELLO);
-    }
-    er_tap_require(send(fds[0], &lease, sizeof(lease), 0) == (ssize_t)sizeof(lease));
-    raw_hear(fds[0], ER_PS_FRAME_LEASE);
-    for (int i = 0; i < SERVERS; i++) {
-        raw_stage(fds[i], 1, 0, er_ps_extent_of(LOST_ELEMENTS, i, SERVERS).count);
-        raw_hear(fds[i], ER_PS_FRAME_STAGE);
-    }
-    raw_commit(fds[2], 1);
-    raw_hear(fds[2], ER_PS_FRAME_COMMIT);
+    stage_a_part(&s, fds);
+    ps_raw_say(fds[2], ER_PS_FRAME_COMMIT, 1);
+    ps_raw_hear(fds[2], ER_PS_FRAME_COMMIT);
     close(fds[0]); /* server 0 asks; servers 1 and 2 still hear from it, for a while */
     pid = start_worker(&s, 0);
     er_tap_require(waitpid(pid, &status, 0) == pid);
@@ -328,6 +272,69 @@ static void strangers_get_nothing(void)
     close_servers(&s);
 }
 
+static size_t open_descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    size_t n = 0;
+
+    er_tap_require(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* Whoever says nothing costs the server a descriptor for a while: few of them at a time, so that
+ * the program still has some, and members still find a place. */
+static void strangers_cannot_use_up_the_descriptors(void)
+{
+    enum { STRANGERS = 300, ALLOWED = 80 };
+    struct servers s = {0};
+    int strangers[STRANGERS], fd;
+    size_t before;
+
+    open_servers(&s, 0);
+    for (int i = 0; i < STRANGERS; i++) {
+        strangers[i] = -1;
+        er_tap_require(er_host_dial(&s.records[0], 0, &strangers[i]) == 0);
+    }
+    before = open_descriptors(); /* with those that are accepted already */
+    fd = ps_raw_open(&s.records[0], &s.flat, 0, 1);
+    (void)ps_raw_hear(fd, ER_PS_FRAME_HELLO); /* all before it are accepted */
+    er_tap_note("%zu descriptors, %zu before", open_descriptors(), before);
+    er_tap_check(open_descriptors() < 3 + STRANGERS + ALLOWED + 8 * SERVERS);
+    close(fd);
+    for (int i = 0; i < STRANGERS; i++)
+        close(strangers[i]);
+    close_servers(&s);
+}
+
+/* Even if it knows the secret: an abstract name can be dialed by everybody on the host. */
+static void other_users_are_hung_up_on(void)
+{
+    struct servers s = {0};
+    int status;
+    pid_t pid;
+
+    if (geteuid() != 0)
+        er_tap_skip("needs root to be another user");
+    open_servers(&s, 0);
+    pid = fork();
+    er_tap_require(pid >= 0);
+    if (pid == 0) {
+        struct er_ps_frame frame;
+        int fd;
+
+        if (setresuid(65534, 65534, 65534) < 0)
+            _exit(2);
+        fd = ps_raw_open(&s.records[0], &s.flat, 0, 1);
+        _exit(recv(fd, &frame, sizeof(frame), MSG_WAITALL) > 0);
+    }
+    er_tap_require(waitpid(pid, &status, 0) == pid);
+    er_tap_check(status == 0);
+    close_servers(&s);
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
@@ -337,6 +344,8 @@ int main(int argc, char **argv)
          a_push_left_half_done_counts_everywhere_or_nowhere, 0},
         {"a_worker_that_hangs_half_way_is_let_go", a_worker_that_hangs_half_way_is_let_go, 0},
         {"strangers_get_nothing", strangers_get_nothing, 0},
+        {"strangers_cannot_use_up_the_descriptors", strangers_cannot_use_up_the_descriptors, 0},
+        {"other_users_are_hung_up_on", other_users_are_hung_up_on, 0},
     };
 
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));

@@ -163,13 +163,46 @@ static void what_was_loaded_is_no_step_of_this_process(void)
     leave(ctx);
 }
 
+static uint64_t steps_timed(const struct er_page_progress *p)
+{
+    uint64_t n = 0;
+
+    for (int i = 0; i < ER_PAGE_STEP_TIMES; i++)
+        n += atomic_load(&p->steps_by_time[i]);
+    return n;
+}
+
+static void steps_are_timed_from_one_to_the_next(void)
+{
+    struct er_ctx *ctx = join();
+    struct er_page_progress *p = &agent.page->from_worker;
+    uint64_t before = steps_timed(p);
+
+    er_progress(ctx, ER_PHASE_STARTUP, 10);
+    er_progress(ctx, ER_PHASE_IDLE, 11); /* how long it took is not known */
+    er_tap_check(steps_timed(p) == before);
+    er_progress(ctx, ER_PHASE_FORWARD, 11);
+    er_progress(ctx, ER_PHASE_IDLE, 12);
+    er_tap_check(steps_timed(p) == before + 1);
+    er_progress(ctx, ER_PHASE_IDLE, 15);
+    er_tap_check(steps_timed(p) == before + 4);
+    er_progress(ctx, ER_PHASE_STARTUP, 12); /* back to a checkpoint */
+    er_progress(ctx, ER_PHASE_IDLE, 13);
+    er_tap_check(steps_timed(p) == before + 4);
+    leave(ctx);
+}
+
 enum { THREADS = 2, ROUNDS = 50000 };
+#define RACE_US                                                                                    \
+    (5 * ER_US_PER_S) /* where others need the processors, so many rounds are too many */
 
 static struct {
     struct er_ctx *ctx;
     _Atomic uint64_t arrived;
     uint64_t seen[THREADS]; /* first step after this thread's report; 0: not told yet */
     unsigned replaced, missing;
+    uint64_t until_us;
+    bool over;
 } race;
 
 /* All threads have come here for the n-th time. Spins, so that they go on within nanoseconds. */
@@ -190,6 +223,7 @@ static void judge_round(void)
     for (size_t k = 0; k < THREADS; k++)
         race.replaced += race.seen[k] != 0 && race.seen[k] != p->first_step;
     p->first_step = p->first_step_us = 0;
+    race.over = er_now_us() >= race.until_us;
 }
 
 static void *report_steps(void *user)
@@ -199,6 +233,8 @@ static void *report_steps(void *user)
 
     for (int i = 0; i < ROUNDS; i++) {
         meet(++met);
+        if (race.over)
+            break;
         er_progress(race.ctx, ER_PHASE_IDLE, self + 1);
         race.seen[self] = agent.page->from_worker.first_step;
         meet(++met);
@@ -214,6 +250,7 @@ static void one_first_step_of_many_threads(void)
     pthread_t threads[THREADS];
 
     race.ctx = join();
+    race.until_us = er_now_us() + RACE_US;
     for (size_t i = 0; i < THREADS; i++)
         er_tap_require(pthread_create(&threads[i], NULL, report_steps, (void *)(uintptr_t)i) == 0);
     for (size_t i = 0; i < THREADS; i++)
@@ -230,7 +267,9 @@ static void who_rejoins_is_of_the_next_generation(void)
     struct er_error err = ER_ERROR_INIT;
 
     er_tap_check(er_ready(ctx, &err) == 0 && told->ready_flags == 0);
+    er_tap_check(atomic_load(&agent.page->from_worker.rejoins) == 0);
     er_rejoin_offer(ctx);
+    er_tap_check(atomic_load(&agent.page->from_worker.rejoins) == 1);
     er_tap_check(er_ready(ctx, &err) == 0 && told->ready_flags == ER_CTL_REJOINS);
     atomic_store(&agent.page->to_worker.word, 7ull << 8 | ER_NOTICE_STOP);
     er_tap_check(er_rejoin(ctx, 10 * ER_US_PER_S, &err) == 0);
@@ -295,6 +334,7 @@ int main(int argc, char **argv)
         {"the_world_is_the_agents", the_world_is_the_agents, 0},
         {"what_was_loaded_is_no_step_of_this_process", what_was_loaded_is_no_step_of_this_process,
          0},
+        {"steps_are_timed_from_one_to_the_next", steps_are_timed_from_one_to_the_next, 0},
         {"one_first_step_of_many_threads", one_first_step_of_many_threads, 0},
         {"who_rejoins_is_of_the_next_generation", who_rejoins_is_of_the_next_generation, 0},
         {"an_agent_that_cannot_rejoin_is_told_from_one_that_does",

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "rendezvous/etcd_load.h"
+#include "rendezvous/etcd_status.h"
 #include "tests/contract/etcd_lib.h"
 #include "tests/lib/tap.h"
 
@@ -90,6 +91,26 @@ static void thousand_deletes_of_one_revision_are_one_call(void)
     s->ops->free(s);
     etcd_stop(&e);
     free(w);
+}
+
+static void what_is_asked_is_counted(void)
+{
+    struct etcd_cluster e;
+    struct er_store *s;
+    const struct er_etcd_counts *c;
+    uint64_t timed = 0;
+
+    etcd_start(&e, 1);
+    s = etcd_open(&e);
+    c = er_store_etcd_counts(s);
+    er_tap_check(etcd_put_surely(s, "/t/a", "1") == 0);
+    er_tap_check(c->answers[ER_ETCD_OP_TXN][ER_GRPC_OK] >= 1);
+    er_tap_check(c->answers[ER_ETCD_OP_LEASE][ER_GRPC_OK] == 0);
+    for (size_t i = 0; i <= er_bounds_fine.n; i++)
+        timed += c->durations[ER_ETCD_OP_TXN].counts[i];
+    er_tap_check(timed >= 1 && c->durations[ER_ETCD_OP_TXN].sum > 0);
+    s->ops->free(s);
+    etcd_stop(&e);
 }
 
 static void a_large_history_is_replayed_through_fragments(void)
@@ -439,6 +460,7 @@ int main(int argc, char **argv)
          watch_from_now_sees_what_is_written_after_the_call, 0},
         {"thousand_deletes_of_one_revision_are_one_call",
          thousand_deletes_of_one_revision_are_one_call, 0},
+        {"what_is_asked_is_counted", what_is_asked_is_counted, 0},
         {"a_large_history_is_replayed_through_fragments",
          a_large_history_is_replayed_through_fragments, 0},
         {"compaction_ends_a_watch_that_starts_before_it",

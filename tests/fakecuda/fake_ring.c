@@ -60,13 +60,16 @@ static bool peer_lost(struct ring *r)
     return false;
 }
 
+/* `seen`: the bell before the caller looked for what it waits for. A peer that is gone is missed
+ * only if it did nothing since: its last act may have been what was waited for. */
 static void doze(struct ring *r, uint32_t seen)
 {
     struct timespec ts = {.tv_nsec = 2000000};
 
     if (syscall(SYS_futex, &r->shared->bell, FUTEX_WAIT, seen, &ts, NULL, 0) < 0 &&
-        !atomic_load(&r->lost) && atomic_load(&r->shared->attached) == r->size)
-        atomic_store(&r->lost, peer_lost(r));
+        atomic_load(&r->shared->attached) == r->size && peer_lost(r) &&
+        atomic_load(&r->shared->bell) == seen)
+        atomic_store(&r->lost, true);
 }
 
 int ring_open(struct ring *r, const char *name, int rank, int size)

@@ -82,8 +82,7 @@ static void old_or_new_after_a_crash_anywhere(void)
 {
     char leftover[ER_TEST_PATH_MAX + 64], file[ER_TEST_PATH_MAX + 96];
 
-    er_test_tempdir(world.dir);
-    world.opts = (struct er_ckpt_opts){.generation = 1};
+    er_cw_begin(&world);
     er_tap_require(er_cw_save(&world, 3, OLD_STEP - 10, 1) == 0);
     er_tap_require(er_cw_save(&world, 3, OLD_STEP, 2) == 0);
     snprintf(leftover, sizeof(leftover), "%s/.step-000000000025.g1.0123456789abcdef.tmp",
@@ -108,8 +107,7 @@ static void old_or_new_after_a_crash_anywhere(void)
 static void the_same_step_is_replaced_at_once(void)
 {
     seen.n = 0;
-    er_test_tempdir(world.dir);
-    world.opts = (struct er_ckpt_opts){.generation = 1};
+    er_cw_begin(&world);
     er_tap_require(er_cw_save(&world, 3, NEW_STEP, 2) == 0);
     world.opts = (struct er_ckpt_opts){.generation = 2, .keep_last = 1};
     world.on_commit = note_commit;
@@ -129,8 +127,8 @@ static void the_same_step_is_replaced_at_once(void)
 static void a_withdrawn_checkpoint_leaves_the_old_one(void)
 {
     seen.n = 0;
-    er_test_tempdir(world.dir);
-    world.opts = (struct er_ckpt_opts){.generation = 1, .keep_last = 1};
+    er_cw_begin(&world);
+    world.opts.keep_last = 1;
     er_tap_require(er_cw_save(&world, 3, OLD_STEP, 2) == 0);
     world.on_commit = NULL;
     world.commit_rc = ER_E_STALE;

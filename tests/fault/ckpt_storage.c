@@ -21,8 +21,7 @@ static struct er_cw world;
 
 static void begin(void)
 {
-    er_test_tempdir(world.dir);
-    world.opts = (struct er_ckpt_opts){.generation = 1};
+    er_cw_begin(&world);
     er_tap_check(er_cw_save(&world, 3, 10, 1) == 0);
 }
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Write ops.txt and optim.txt beside this file: inputs, outputs and gradients of operations, and steps of optimizers, by PyTorch.
+"""Write ops.txt, optim.txt, schedule.txt and half.txt beside this file, or those that are named: inputs, outputs and gradients of
+operations, steps of optimizers, and operations on tensors of 16 bits, by PyTorch.
 
-Needs torch (Debian: python3-torch; PyPI: torch). The files are kept in the repository; nothing but a new case needs this script.
-A line is: name, number of dimensions, dimensions, values. Arithmetic is float64, so that the files do not depend on the machine.
+Needs torch (Debian: python3-torch, for half.txt; PyPI: torch). The files are kept in the repository; nothing but a new case needs this
+script. A line is: name, number of dimensions, dimensions, values. Arithmetic is float64, so that the files do not depend on the
+machine; half.txt says where it is not.
 """
 
+import math
 import os
 import sys
 
@@ -129,7 +132,52 @@ def write_schedules():
         to.put(name, torch.tensor(rates, dtype=torch.float64))
 
 
-write_ops()
-write_optimizers()
-write_schedules()
+def plain_attention(qkv, heads):
+    """Not scaled_dot_product_attention: Debian's PyTorch has none."""
+    b, t, c3 = qkv.shape
+    q, k, v = (x.reshape(b, t, heads, -1).transpose(1, 2) for x in qkv.split(c3 // 3, dim=2))
+    scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+    scores = scores.masked_fill(torch.ones(t, t).triu(1).bool(), -math.inf)
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, -1)
+
+
+# As OPS. "bf16" and "f16": in float64 on inputs that are rounded, and the results are rounded. "native", where True: PyTorch's own
+# operations of bfloat16, whose sums are rounded on their way; of float16 its CPU has few.
+HALF_OPS = {
+    "linear": (F.linear, [(2, 3, 40), (7, 40), (7,)], True),
+    "matmul": (torch.matmul, [(2, 3, 4, 40), (2, 3, 40, 2)], True),
+    "add": (torch.add, [(2, 3, 4), (3, 4)], True),
+    "mul": (torch.mul, [(2, 3, 4), (4,)], True),
+    "relu": (F.relu, [(3, 17)], True),
+    "gelu": (lambda x: F.gelu(x, approximate="tanh"), [(3, 17)], True),
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (35,), w, b, 1e-5), [(2, 3, 35), (35,), (35,)], True),
+    "rms_norm": (lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w, [(2, 3, 35), (35,)], False),
+    "embedding": (lambda table: F.embedding(IDS, table), [(300, 1)], False),
+    "attention": (lambda qkv: plain_attention(qkv, 2), [(2, 5, 12)], False),
+    "cross_entropy": (lambda z: F.cross_entropy(z, LABELS, reduction="sum"), [(5, 19)], False),
+}
+
+
+def write_half():
+    to = Writer("half.txt")
+    torch.manual_seed(21)
+    for kind, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16), ("native", torch.bfloat16)):
+        for name, (function, shapes, native) in HALF_OPS.items():
+            if kind == "native" and not native:
+                continue
+            work = dtype if kind == "native" else torch.float64
+            inputs = [torch.randn(shape).to(dtype).to(work).requires_grad_() for shape in shapes]
+            out = function(*inputs)
+            weights = torch.randn(out.shape or (1,)).reshape(out.shape).to(dtype)
+            out.backward(weights.to(work))
+            for i, x in enumerate(inputs):
+                to.put(f"{kind}.{name}.in{i}", x.double())
+                to.put(f"{kind}.{name}.grad{i}", x.grad.to(dtype).double())
+            to.put(f"{kind}.{name}.out", out.to(dtype if name != "cross_entropy" else torch.float32).double())
+            to.put(f"{kind}.{name}.weights", weights.double())
+
+
+FILES = {"ops": write_ops, "optim": write_optimizers, "schedule": write_schedules, "half": write_half}
+for wanted in sys.argv[1:] or FILES:
+    FILES[wanted]()
 print(f"torch {torch.__version__}", file=sys.stderr)

@@ -26,6 +26,10 @@ void item_generations(void);
 void item_three(void);
 void item_train(void);
 void item_ddp(void);
+void item_fsdp(void);
+void item_fsdp_lost(void);
+void item_exact_train(void);
+void item_hook(void);
 void item_overlap(void);
 
 /* A figure of the item's JSON line. */
@@ -41,6 +45,8 @@ struct gpu_facts *gpu_facts(void);
 
 /* Ranks as processes, on one GPU if there is no other. */
 void gpu_ranks(int size, rank_fn fn);
+/* The same, where rank `lost` does not end well. */
+void gpu_ranks_but(int size, int lost, rank_fn fn);
 /* In a rank: which GPU it takes; what several ranks on one need, before the first call. */
 int gpu_index(const struct rank *r);
 void gpu_pose(const struct rank *r);

@@ -104,14 +104,19 @@ void gpu_finish(struct er_op *op)
     RANK_OK(er_op_wait(op, RANK_WAIT_US, &err), err);
 }
 
-void gpu_ranks(int size, rank_fn fn)
+void gpu_ranks_but(int size, int lost, rank_fn fn)
 {
     struct er_fake_world *world = er_fake_world_new();
     pid_t pid[RANKS_MAX];
 
     fork_ranks(world, size, fn, pid);
-    reap(pid, size, -1);
+    reap(pid, size, lost);
     er_fake_world_free(world);
+}
+
+void gpu_ranks(int size, rank_fn fn)
+{
+    gpu_ranks_but(size, -1, fn);
 }
 
 static void wait_ready(int n)
@@ -333,9 +338,15 @@ static void add_shards(struct rank *r)
     struct er_comm *comm = gpu_comm(r, NULL);
     struct er_device *d = gpu_device(r);
     float *x = gpu_alloc(d, ER_MEMORY_DEVICE, ELEMENTS * 4);
-    int64_t *acc = gpu_alloc(d, ER_MEMORY_DEVICE, ELEMENTS * 8);
+    int64_t *acc = gpu_alloc(d, ER_MEMORY_DEVICE, (ELEMENTS + 1) * 8);
     int64_t *host = gpu_alloc(d, ER_MEMORY_PINNED, ELEMENTS * 8);
-    struct er_kernel_args a = {.y = acc, .x = x, .n = ELEMENTS, .s = 1024.0 * 1024 * 1024 * 1024};
+    struct er_kernel_exact_args a = {.sums = acc,
+                                     .g = x,
+                                     .words = (uint64_t *)(acc + ELEMENTS),
+                                     .n = ELEMENTS,
+                                     .unit = 1024.0 * 1024 * 1024 * 1024,
+                                     .limit = 1e6,
+                                     .adds = 1};
     struct er_error err = ER_ERROR_INIT;
     struct er_stream *s = NULL;
     struct er_op *op = NULL;
@@ -349,7 +360,7 @@ static void add_shards(struct rank *r)
         for (int i = 0; i < ELEMENTS; i++)
             ((float *)host)[i] = (float)((shard + 1) * (i % 1009)) / 997;
         gpu_copy(s, x, host, ELEMENTS * 4, ER_COPY_TO_DEVICE);
-        gpu_run(s, ER_KERNEL_fixed_add_f32, &a, sizeof(a), 8);
+        gpu_run(s, ER_KERNEL_exact_put, &a, sizeof(a), 8);
     }
     RANK_OK(er_comm_after(comm, s, &err), err);
     RANK_OK(er_all_reduce(comm, acc, ELEMENTS, ER_I64, ER_SUM, &op, &err), err);

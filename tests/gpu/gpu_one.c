@@ -1,5 +1,6 @@
 /* Items of one process: what is there, the kernels, their speed. */
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -144,6 +145,60 @@ static void compare(struct er_stream *s, struct arrays *a, enum er_kernel k, siz
     RANK_REQUIRE(memcmp(a->hx, a->hz, BYTES) == 0);
 }
 
+static void same(struct er_stream *s, struct arrays *a, const char *device, const char *host)
+{
+    gpu_copy(s, a->hx, device, BYTES, ER_COPY_TO_HOST);
+    RANK_REQUIRE(memcmp(a->hx, host, BYTES) == 0);
+}
+
+/* Exact mode's, one after another: sums in y, gradients in x, words in z. */
+static void compare_exact(struct er_stream *s, struct arrays *a, size_t n)
+{
+    enum { BLOCKS = 4 };
+    const double unit = 0x1p40;
+    struct er_kernel_exact_args gpu = {.sums = (int64_t *)(void *)a->y,
+                                       .g = (float *)(void *)a->x,
+                                       .from = (int64_t *)(void *)a->y,
+                                       .words = (uint64_t *)(void *)a->z,
+                                       .n = n,
+                                       .unit = unit,
+                                       .limit = 1000,
+                                       .weight = 37};
+    struct er_kernel_exact_args cpu = gpu;
+    float *copy = calloc(1, BYTES);
+
+    RANK_REQUIRE(copy);
+    cpu.sums = (int64_t *)(void *)a->hy;
+    cpu.from = cpu.sums;
+    cpu.words = (uint64_t *)(void *)a->hz;
+    cpu.g = copy;
+    fill(a, n);
+    ((float *)(void *)a->hx)[0] = NAN;
+    memcpy(copy, a->hx, BYTES);
+    gpu_copy(s, a->y, a->hy, BYTES, ER_COPY_TO_DEVICE);
+    gpu_copy(s, a->x, a->hx, BYTES, ER_COPY_TO_DEVICE);
+    gpu_copy(s, a->z, a->hz, BYTES, ER_COPY_TO_DEVICE);
+    for (uint32_t adds = 0; adds < 2; adds++) {
+        gpu.adds = cpu.adds = adds;
+        gpu_run(s, ER_KERNEL_exact_put, &gpu, sizeof(gpu), BLOCKS);
+        er_shim_exact_put(&cpu, BLOCKS, ER_KERNEL_THREADS);
+    }
+    gpu_run(s, ER_KERNEL_exact_sum, &gpu, sizeof(gpu), BLOCKS);
+    er_shim_exact_sum(&cpu, BLOCKS, ER_KERNEL_THREADS);
+    same(s, a, a->y, a->hy);
+    same(s, a, a->z, a->hz);
+    gpu.unit = cpu.unit = 1 / unit / 4096; /* of the mean, below 2^10 */
+    gpu_run(s, ER_KERNEL_exact_norm, &gpu, sizeof(gpu), BLOCKS);
+    er_shim_exact_norm(&cpu, BLOCKS, ER_KERNEL_THREADS);
+    same(s, a, a->z, a->hz);
+    gpu.unit = cpu.unit = 1 / unit;
+    gpu_run(s, ER_KERNEL_exact_take, &gpu, sizeof(gpu), BLOCKS);
+    er_shim_exact_take(&cpu, BLOCKS, ER_KERNEL_THREADS);
+    same(s, a, a->x, (char *)copy);
+    same(s, a, a->y, a->hy);
+    free(copy);
+}
+
 void item_kernels(void)
 {
     static const size_t sizes[] = {0, 1, 255, 257, 4099, ODD};
@@ -158,6 +213,8 @@ void item_kernels(void)
     for (int k = 0; k <= ER_KERNEL_fill_f32; k++) /* those of er_kernel_args */
         for (size_t i = 0; i < ER_ARRAY_N(sizes); i++, compared++)
             compare(s, &a, (enum er_kernel)k, sizes[i]);
+    for (size_t i = 0; i < ER_ARRAY_N(sizes); i++, compared++)
+        compare_exact(s, &a, sizes[i]);
     say("compared", compared);
 }
 

@@ -125,3 +125,29 @@ static inline pid_t case_pid(const struct agent_case *c, const char *file)
     free(text);
     return pid;
 }
+
+/* What a file of the case's folder holds. */
+static inline bool case_file_is(const struct agent_case *c, const char *file, const char *text)
+{
+    char *found = er_test_read_file(case_path(c, file));
+    bool same = found && strcmp(found, text) == 0;
+
+    if (!same)
+        case_note(found ? found : "(missing)");
+    free(found);
+    return same;
+}
+
+/* The agent of a guard that runs, its first child (keepers of a managed etcd come behind it); 0: it
+ * has none (yet). */
+static inline pid_t agent_of(pid_t guard)
+{
+    char path[64], *text;
+    pid_t child;
+
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)guard, (int)guard);
+    text = er_test_read_file(path);
+    child = text ? (pid_t)atoi(text) : 0;
+    free(text);
+    return child;
+}

@@ -72,18 +72,6 @@ static void signals_end_it_while_the_spec_is_read(void)
     }
 }
 
-static pid_t child_of(pid_t pid)
-{
-    char path[64], *text;
-    pid_t child;
-
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    text = er_test_read_file(path);
-    child = text ? (pid_t)atoi(text) : 0;
-    free(text);
-    return child;
-}
-
 static void death_of_the_guard_ends_it_while_the_spec_is_read(void)
 {
     struct agent_case c = {0};
@@ -92,7 +80,7 @@ static void death_of_the_guard_ends_it_while_the_spec_is_read(void)
 
     case_begin(&c);
     start_with_endless_spec(&c, fifo);
-    agent = child_of(c.p.pid);
+    agent = agent_of(c.p.pid);
     er_tap_require(agent > 1);
     kill(c.p.pid, SIGKILL);
     er_tap_check(case_finish(&c) == 137);
@@ -109,7 +97,7 @@ static void deaf_agent_is_killed_at_the_third_signal(void)
     case_begin(&c);
     case_start(&c, ARGS(SH("echo $$ > $CASE/worker; echo up; exec sleep 1000")));
     er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
-    agent = child_of(c.p.pid);
+    agent = agent_of(c.p.pid);
     worker = case_pid(&c, "worker");
     er_tap_require(agent > 1 && worker > 1);
     er_tap_require(er_test_stop(agent));
@@ -244,7 +232,7 @@ static void status_of_a_stopped_agent_ends(void)
     case_begin(&c);
     case_start(&c, ARGS(SH("echo up; exec sleep 1000")));
     er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
-    agent = child_of(c.p.pid);
+    agent = agent_of(c.p.pid);
     er_tap_require(er_test_stop(agent));
     er_tap_check(er_test_run(&ctl, ARGS(er_test_bin("elastic-ctl"), "--job", c.name, "status"),
                              NULL, 2 * ER_TEST_DEADLINE_MS) == 69);

@@ -2,7 +2,9 @@
  * they are another user; and whatever is sent, the job goes on, and both answer. */
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdint.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -136,6 +138,47 @@ static void others_are_kept_out(void)
     end(&c);
 }
 
+/* Should folder and socket ever be open, the kernel's word for who connects remains. */
+static void others_are_hung_up_on(void)
+{
+    struct agent_case c = {0};
+    char folder[sizeof(sockets[0])];
+
+    /* A /run of this case's own, which other jobs' folders are not in. */
+    if (geteuid() != 0 || unshare(CLONE_NEWNS) < 0 ||
+        mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("none", "/run", "tmpfs", 0, "mode=755") < 0)
+        er_tap_skip("needs root to be another user");
+    begin(&c);
+    memcpy(folder, sockets[0], sizeof(folder));
+    for (int up = 0; up < 2; up++) {
+        *strrchr(folder, '/') = '\0';
+        er_tap_require(chmod(folder, 0755) == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        int status = 0;
+        pid_t pid;
+
+        er_tap_require(chmod(sockets[i], 0666) == 0);
+        pid = fork();
+        er_tap_require(pid >= 0);
+        if (pid == 0) {
+            char data[ER_CTL_PACKET_MAX];
+            struct er_ctl_msg m = {.type = ER_CTL_STATUS, .seq = 7};
+            int n = er_ctl_encode(&m, data, sizeof(data)), fd;
+
+            if (setgid(OTHER_UID) < 0 || setuid(OTHER_UID) < 0)
+                _exit(2);
+            fd = dial(sockets[i]);
+            (void)send(fd, data, (size_t)n, MSG_NOSIGNAL);
+            _exit(recv(fd, data, sizeof(data), 0) > 0 ? 1 : 0);
+        }
+        er_tap_require(waitpid(pid, &status, 0) == pid);
+        er_tap_check(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    end(&c);
+}
+
 static void send_and_hang_up(const char *path, const char *data, size_t n)
 {
     int fd = dial(path);
@@ -177,8 +220,8 @@ static void bad_packets_end_their_connection_alone(void)
     end(&c);
 }
 
-/* More connections than are served: those beyond are closed, the other socket answers meanwhile,
- * and when they have gone all is as before. */
+/* More connections than are served: those that came first are closed, so that whoever means it
+ * still gets in, the other socket answers meanwhile, and when they have gone all is as before. */
 static void a_thousand_connections_wedge_nothing(void)
 {
     static int fds[CONNECTIONS];
@@ -194,9 +237,8 @@ static void a_thousand_connections_wedge_nothing(void)
 
         for (int k = 0; k < CONNECTIONS; k++)
             fds[k] = dial(sockets[i]);
-        if (i == 0)
-            er_tap_check(answers(sockets[1]));
-        er_tap_check(hangs_up(fds[CONNECTIONS - 1]));
+        er_tap_check(answers(sockets[1]));
+        er_tap_check(hangs_up(fds[0]));
         for (int k = 0; k < CONNECTIONS; k++) {
             closed += recv(fds[k], &(char){0}, 1, MSG_DONTWAIT) == 0;
             close(fds[k]);
@@ -211,6 +253,7 @@ int main(int argc, char **argv)
 {
     static const struct er_tap_case CASES[] = {
         {"others_are_kept_out", others_are_kept_out, 0},
+        {"others_are_hung_up_on", others_are_hung_up_on, 0},
         {"bad_packets_end_their_connection_alone", bad_packets_end_their_connection_alone, 120},
         {"a_thousand_connections_wedge_nothing", a_thousand_connections_wedge_nothing, 120},
     };

@@ -5,17 +5,6 @@
 
 #include "tests/integration/agent_case.h"
 
-static bool file_is(const struct agent_case *c, const char *file, const char *text)
-{
-    char *found = er_test_read_file(case_path(c, file));
-    bool same = found && strcmp(found, text) == 0;
-
-    if (!same)
-        case_note(found ? found : "(missing)");
-    free(found);
-    return same;
-}
-
 /* <dir>/logs/<name>/gen-1/<file> relative to the case's folder. */
 static const char *log_file(const struct agent_case *c, const char *file)
 {
@@ -43,11 +32,11 @@ static void chosen_lines_are_copied(void)
     er_tap_check(run_spec(&c, "[sh, -c, 'echo loss 1; echo other; echo a, b; echo loss >&2']",
                           ", duplicate_stdout: [loss, 'a, b'], duplicate_stderr: nothing",
                           "node: {id: n1}\n") == 0);
-    er_tap_check(file_is(&c, log_file(&c, "filtered_stdout-n1.log"),
-                         "[default0]: loss 1\n[default0]: a, b\n"));
-    er_tap_check(file_is(&c, log_file(&c, "rank-0/stdout.log"), "loss 1\nother\na, b\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "filtered_stdout-n1.log"),
+                              "[default0]: loss 1\n[default0]: a, b\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "rank-0/stdout.log"), "loss 1\nother\na, b\n"));
     er_tap_check(!case_has(&c, log_file(&c, "filtered_stderr-n1.log")) ||
-                 file_is(&c, log_file(&c, "filtered_stderr-n1.log"), ""));
+                 case_file_is(&c, log_file(&c, "filtered_stderr-n1.log"), ""));
     case_end(&c);
 }
 
@@ -77,15 +66,15 @@ static void stream_maps_name_ranks(void)
     case_begin(&c);
     er_tap_check(run_spec(&c, "[sh, -c, 'echo out; echo err >&2']",
                           ", tee: \"0\", redirects: \"0:1,11:2\"", "nproc_per_node: 12\n") == 0);
-    er_tap_check(file_is(&c, log_file(&c, "rank-0/stdout.log"), "out\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "rank-0/stdout.log"), "out\n"));
     er_tap_check(!case_has(&c, log_file(&c, "rank-0/stderr.log")));
     er_tap_check(!case_has(&c, log_file(&c, "rank-5/stdout.log")));
-    er_tap_check(file_is(&c, log_file(&c, "rank-11/stderr.log"), "err\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "rank-11/stderr.log"), "err\n"));
     er_tap_check(!case_has(&c, log_file(&c, "rank-11/stdout.log")));
     er_test_done(&c.p);
     er_tap_check(case_run(&c, ARGS("--nproc-per-node=2", "--log-dir", case_path(&c, "logs"), "-r0",
                                    "-t", "global:1:1", SH("echo out $RANK"))) == 0);
-    er_tap_check(file_is(&c, log_file(&c, "rank-1/stdout.log"), "out 1\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "rank-1/stdout.log"), "out 1\n"));
     er_tap_check(!case_has(&c, log_file(&c, "rank-0/stdout.log")));
     er_tap_check(strstr(er_test_out(&c.p), "[default1]: out 1\n") != NULL);
     case_end(&c);

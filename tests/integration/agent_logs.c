@@ -3,17 +3,6 @@
 
 #include "tests/integration/agent_case.h"
 
-static bool file_is(const struct agent_case *c, const char *file, const char *text)
-{
-    char *found = er_test_read_file(case_path(c, file));
-    bool same = found && strcmp(found, text) == 0;
-
-    if (!same)
-        case_note(found ? found : "(missing)");
-    free(found);
-    return same;
-}
-
 static char log_keys[ER_TEST_PATH_MAX + 512];
 
 /* A job with logs in the case's folder; `more` goes into its `log:` map. */
@@ -41,10 +30,10 @@ static void each_rank_and_stream_has_its_file(void)
 
     case_begin(&c);
     er_tap_check(run_logged(&c, "[sh, -c, 'echo out $RANK; echo err $RANK >&2']", "") == 0);
-    er_tap_check(file_is(&c, log_file(&c, "gen-1/rank-0/stdout.log"), "out 0\n"));
-    er_tap_check(file_is(&c, log_file(&c, "gen-1/rank-1/stdout.log"), "out 1\n"));
-    er_tap_check(file_is(&c, log_file(&c, "gen-1/rank-1/stderr.log"), "err 1\n"));
-    er_tap_check(file_is(&c, log_file(&c, "current/rank-1/stderr.log"), "err 1\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "gen-1/rank-0/stdout.log"), "out 0\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "gen-1/rank-1/stdout.log"), "out 1\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "gen-1/rank-1/stderr.log"), "err 1\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "current/rank-1/stderr.log"), "err 1\n"));
     er_tap_check(strstr(er_test_out(&c.p), "[default0]: out 0\n") != NULL);
     er_tap_check(strstr(er_test_out(&c.p), "[default1]: out 1\n") != NULL);
     er_tap_check(strstr(er_test_err(&c.p), "[default1]: err 1\n") != NULL);
@@ -61,7 +50,7 @@ static void progress_bars_and_unfinished_lines_stay_whole(void)
                             "[sh, -c, '[ $RANK = 0 ] || exit 0; printf \"a\\r\"; sleep 0.1; printf "
                             "\"b\\r\\nno\"; sleep 0.1; printf \" end\"']",
                             "") == 0);
-    er_tap_check(file_is(&c, log_file(&c, "gen-1/rank-0/stdout.log"), "a\rb\r\nno end"));
+    er_tap_check(case_file_is(&c, log_file(&c, "gen-1/rank-0/stdout.log"), "a\rb\r\nno end"));
     er_tap_check(
         strstr(er_test_out(&c.p), "[default0]: a\r[default0]: b\r\n[default0]: no end\n") != NULL);
     case_end(&c);
@@ -74,7 +63,7 @@ static void console_shows_the_ranks_asked_for(void)
     case_begin(&c);
     er_tap_check(run_logged(&c, "[sh, -c, 'echo out $RANK']", ", console: \"1\"") == 0);
     er_tap_check(strcmp(er_test_out(&c.p), "[default1]: out 1\n") == 0);
-    er_tap_check(file_is(&c, log_file(&c, "gen-1/rank-0/stdout.log"), "out 0\n"));
+    er_tap_check(case_file_is(&c, log_file(&c, "gen-1/rank-0/stdout.log"), "out 0\n"));
     case_end(&c);
 }
 

@@ -135,10 +135,12 @@ static void state_dir_of_a_crash_is_taken_over(void)
     case_start(&c, ARGS(SH(MANY)));
     er_tap_require(er_test_wait_out(&c.p, "up", ER_TEST_DEADLINE_MS));
     agent = case_pid(&c, "agent");
-    kill(c.p.pid, SIGKILL);
+    kill(c.p.pid, SIGSTOP); /* neither does anything about the other's death */
     kill(agent, SIGKILL);
+    kill(c.p.pid, SIGKILL);
     er_tap_check(case_finish(&c) == 137);
     er_tap_check(er_test_wait_until(process_gone, &agent, ER_TEST_DEADLINE_MS));
+    check_gone(&c, "worker"); /* it is tied to the agent, whoever else has died */
     /* Nobody is left who could: the next start does. */
     er_tap_check(kill(case_pid(&c, "orphan"), 0) == 0);
     er_test_done(&c.p);

@@ -200,18 +200,6 @@ static void a_thousand_children_go_with_their_worker(void)
     case_end(&c);
 }
 
-static pid_t child_of(pid_t pid)
-{
-    char path[64], *text;
-    pid_t child;
-
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    text = er_test_read_file(path);
-    child = text ? (pid_t)atoi(text) : 0;
-    free(text);
-    return child;
-}
-
 #define BUSY                                                                                       \
     "--nproc-per-node", "3", "--max-restarts", "1000",                                             \
         SH(DAEMON("exec sleep 1000") "sleep 1000 & [ $RANK = 1 ] && exit 1; wait")
@@ -226,7 +214,7 @@ static void an_agent_killed_at_any_moment_leaves_nothing(void)
         pid_t agent = 0;
 
         case_start(&c, ARGS(BUSY));
-        while ((agent = child_of(c.p.pid)) <= 1)
+        while ((agent = agent_of(c.p.pid)) <= 1)
             ;
         usleep((useconds_t)(i * i * 100)); /* 0 to 152 ms */
         kill(agent, SIGKILL);
@@ -246,7 +234,7 @@ static void guard_and_agent_killed_together_are_cleaned_up_after(void)
         pid_t agent = 0;
 
         case_start(&c, ARGS(BUSY));
-        while ((agent = child_of(c.p.pid)) <= 1)
+        while ((agent = agent_of(c.p.pid)) <= 1)
             ;
         usleep((useconds_t)(i * i * 2500)); /* 0 to 122 ms */
         kill(c.p.pid, SIGKILL);

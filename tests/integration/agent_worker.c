@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -302,12 +304,17 @@ static void worker_recovers(void)
 
     MUST(hello(fd, &r) == 0);
     if (!first) {
+        p->connected_us = now_us();
         er_ctl_num(&m, generation());
         er_ctl_num(&m, 8);
         er_ctl_str(&m, "/ckpt/step-8");
         er_ctl_str(&m, "disk");
         er_ctl_str(&m, "not json");
         MUST(call(fd, &m, &r) == 0);
+    }
+    if (first) {
+        p->steps_by_time[5] = 10;
+        p->steps_time_us = 300000;
     }
     p->first_step = first ? 1 : 9;
     p->first_step_us = now_us();
@@ -332,6 +339,39 @@ static void worker_notice(void)
     exit(0);
 }
 
+/* Over the connection that its parent, rank 0, has left open. */
+static void speak_for_the_dead(int fd, pid_t parent)
+{
+    struct er_ctl_msg m = {.type = ER_CTL_LEFT, .seq = 1000}, r;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    bool refused = false;
+
+    MUST(setsid() > 0);
+    while (kill(parent, 0) == 0) /* till the agent has reaped it */
+        usleep(1000);
+    er_ctl_num(&m, generation());
+    ask(fd, &m);
+    if (poll(&p, 1, 20000) == 1 && hear(fd, &r))
+        refused = r.seq == 1000 && r.status == ER_E_STALE;
+    MUST(put(fd, generation(), "left", refused ? "refused" : "owed") == 0);
+}
+
+static void worker_dies_before_its_child(void)
+{
+    pid_t parent = getpid();
+    struct er_ctl_msg w;
+    char value[16];
+    int fd = dial();
+
+    MUST(hello(fd, &w) == 0);
+    if (env_int("RANK") == 1) {
+        MUST(get(fd, "left", UINT64_MAX, value, sizeof(value)) == 0);
+        MUST(strcmp(value, "refused") == 0);
+    } else if (fork() == 0) {
+        speak_for_the_dead(fd, parent);
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -345,6 +385,7 @@ static const struct {
     {"closes", worker_closes_everything},
     {"recovers", worker_recovers},
     {"notice", worker_notice},
+    {"dies_first", worker_dies_before_its_child},
 };
 
 static int be_worker(const char *name)
@@ -462,6 +503,8 @@ static void recovery_is_timed_to_the_first_step(void)
     for (size_t i = 0; i < 5; i++)
         field(e, (const char *const[]){"detect_ms", "stop_ms", "rendezvous_ms", "start_ms",
                                        "restore_ms"}[i]);
+    er_tap_check(field(e, "comm_init_ms") > 0);
+    er_tap_check((int)field(e, "replay_ms") == 60); /* two steps at 30 ms */
     er_tap_check(json_is_array(json_object_get(loaded, "skipped")));
     json_decref(e);
     json_decref(loaded);
@@ -471,6 +514,11 @@ static void recovery_is_timed_to_the_first_step(void)
 static void store_of_a_generation_is_bounded(void)
 {
     run_workers("1", "fills", 0, "");
+}
+
+static void nothing_is_owed_to_the_dead(void)
+{
+    run_workers("2", "dies_first", 0, "");
 }
 
 static void sixty_four_workers_start_and_meet(void)
@@ -490,6 +538,7 @@ int main(int argc, char **argv)
         {"stop_is_told_in_the_page", stop_is_told_in_the_page, 0},
         {"recovery_is_timed_to_the_first_step", recovery_is_timed_to_the_first_step, 0},
         {"store_of_a_generation_is_bounded", store_of_a_generation_is_bounded, 0},
+        {"nothing_is_owed_to_the_dead", nothing_is_owed_to_the_dead, 0},
         {"sixty_four_workers_start_and_meet", sixty_four_workers_start_and_meet, 0},
     };
 

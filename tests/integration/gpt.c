@@ -200,19 +200,58 @@ static void two_workers_train_like_one(void)
  * the product, another order of sums. Writing needs logits from the device. */
 static void workers_on_gpus_train_like_one_on_the_cpu(void)
 {
+    static const char *const table[] = {", --gpu", ", --gpu, --fsdp", ", --gpu, --fsdp, --micro=1"};
     struct er_test_proc one;
-    double want, difference;
+    double want;
 
     make_text();
     start(&one, NULL, NULL);
     finish(&one);
     want = last_value(&one, " held_out_loss=");
-    difference = held_out_of_job(", --gpu") - want;
-    if (!er_tap_check(difference > -0.02 && difference < 0.02))
-        er_tap_note("difference %g", difference);
-    er_tap_check(job_loss / last_value(&one, " loss=") > 0.98);
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        double difference = held_out_of_job(table[i]) - want;
+
+        if (!er_tap_check(difference > -0.02 && difference < 0.02))
+            er_tap_note("'%s': difference %g", table[i], difference);
+        er_tap_check(job_loss / last_value(&one, " loss=") > 0.98);
+    }
     er_test_done(&one);
     er_test_rmtree(root);
+}
+
+/* Sharded or not; the loss of float16 is scaled. Rows [from, to) of the table. */
+static void train_in_16_bits(const char *where, size_t from, size_t to)
+{
+    static const char *const table[] = {", --dtype=bfloat16", ", --dtype=bfloat16, --fsdp",
+                                        ", --dtype=float16", ", --dtype=float16, --fsdp"};
+    struct er_test_proc one;
+    char more[64];
+    double want;
+
+    make_text();
+    start(&one, NULL, NULL);
+    finish(&one);
+    want = last_value(&one, " held_out_loss=");
+    for (size_t i = from; i < to; i++) {
+        double difference;
+
+        snprintf(more, sizeof(more), "%s%s", where, table[i]);
+        difference = held_out_of_job(more) - want;
+        if (!er_tap_check(difference > -0.06 && difference < 0.06 && difference != 0))
+            er_tap_note("'%s': difference %g", more, difference);
+    }
+    er_test_done(&one);
+    er_test_rmtree(root);
+}
+
+static void sixteen_bits(void)
+{
+    train_in_16_bits("", 0, 4);
+}
+
+static void sixteen_bits_on_gpus(void)
+{
+    train_in_16_bits(", --gpu", 1, 3);
 }
 
 static void failures_are_one_line(void)
@@ -225,6 +264,7 @@ static void failures_are_one_line(void)
         {{"--heads=5"}, "width 32 is not a multiple of 5 heads"},
         {{"--prompt="}, "--prompt: "},
         {{"--layers=0"}, "--layers: "},
+        {{"--dtype=half"}, "--dtype: 'half', expected float32, bfloat16 or float16"},
     };
     struct er_test_proc p;
 
@@ -250,13 +290,16 @@ int main(int argc, char **argv)
         {"its_loss_falls_and_it_writes", its_loss_falls_and_it_writes, 0},
         {"a_killed_run_goes_on_bit_for_bit", a_killed_run_goes_on_bit_for_bit, 0},
         {"two_workers_train_like_one", two_workers_train_like_one, 0},
+        {"numbers_of_16_bits_train_like_float32", sixteen_bits, 0},
         {"failures_are_one_line", failures_are_one_line, 0},
     };
 
     static const struct er_tap_case on_gpus[] = {
         {"workers_on_gpus_train_like_one_on_the_cpu", workers_on_gpus_train_like_one_on_the_cpu, 0},
+        {"numbers_of_16_bits_on_gpus_train_like_float32", sixteen_bits_on_gpus, 0},
     };
 
-    return getenv("ER_TEST_GPU") ? er_tap_main(argc, argv, on_gpus, 1)
-                                 : er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+    return getenv("ER_TEST_GPU")
+               ? er_tap_main(argc, argv, on_gpus, sizeof(on_gpus) / sizeof(on_gpus[0]))
+               : er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
 }

@@ -32,7 +32,7 @@ def job(folder, command, *settings, port=None):
     with open(spec, "w", encoding="utf-8") as f:
         json.dump({"name": f"http-{os.getpid()}", "command": command, "log": {"dir": folder}}, f)
     sets = [x for s in (f"http.listen=127.0.0.1:{port}", *settings) for x in ("--set", s)]
-    with subprocess.Popen([RUN, *sets, spec], env=environment(folder), cwd=folder, stderr=subprocess.PIPE, text=True) as agent:
+    with subprocess.Popen([RUN, *sets, spec], env=environment(folder), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as agent:
         try:
             wait_for(lambda: agent.poll() is not None or answers(port))
             yield agent, f"http://127.0.0.1:{port}"
@@ -101,6 +101,19 @@ def failure_and_recovery_are_counted(folder):
 
 
 @case
+def steps_and_lines_are_counted(folder):
+    command = ["sh", "-c", f"echo one; echo two; echo three >&2; exec {STEPPER} 1000000"]
+    with job(folder, command) as (_, url):
+        name = "elastic_run_step_duration_seconds"
+        text = wait_for(lambda: (t := get(url + "/metrics")) and (value(t, name + "_count") or 0) > 20 and t)
+        assert value(text, name + "_bucket", le="+Inf") == value(text, name + "_count") < value(text, "elastic_run_worker_step", rank="0") + 1
+        assert 0 < value(text, name + "_sum") < DEADLINE_S
+        assert value(text, "elastic_run_log_lines_total", stream="stdout") == 2
+        assert value(text, "elastic_run_log_lines_total", stream="stderr") == 1
+        assert value(text, "elastic_run_store_requests_total") is None
+
+
+@case
 def status_and_stream_show_the_job(folder):
     with job(folder, [STEPPER, "1000000"]) as (_, url):
         status = wait_for(lambda: (s := json.loads(get(url + "/status.json")))["workers"] and s["useful_ratio"] > 0 and s)
@@ -123,6 +136,9 @@ def token_is_asked_for(folder):
     token = os.path.join(folder, "token")
     with open(token, "w", encoding="utf-8") as f:
         f.write("a secret word\n")
+    done = subprocess.run([RUN, f"--set=http.listen=127.0.0.1:{free_port()}", f"--set=http.token_file={token}", "true"], env=environment(folder), capture_output=True, text=True, check=False)
+    assert done.returncode == 78 and "every user of this host may read it" in done.stderr, done.stderr
+    os.chmod(token, 0o600)
     with job(folder, ["sleep", "100"], f"http.token_file={token}") as (_, url):
         for path in ("/metrics", "/status.json", "/events"):
             assert refused(url + path) == 401 and refused(url + path, Authorization="Bearer a secret") == 401

@@ -110,6 +110,8 @@ with tempfile.TemporaryDirectory() as dest:
         sys.exit(f"the example printed {lines}")
     for example in ("hello", "epoch_loop"):
         run("cc", os.path.join(os.environ["ER_TEST_SOURCE"], "examples", example + ".c"), "-o", os.path.join(dest, example), *flags)
+    package = os.path.dirname(find(dest, "world.py"))
+    run(sys.executable, "-B", "-c", "import elastic; print(elastic.join().world)", env=dict(os.environ, PYTHONPATH=os.path.dirname(package)))
     find(dest, "LICENSE")
     print(run(find(dest, "elastic-run"), "--version").strip())
     run(sys.executable, "-B", os.path.join(os.environ["ER_TEST_SOURCE"], "packaging", "uninstall.py"), build, dest)

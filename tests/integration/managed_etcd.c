@@ -1,6 +1,7 @@
 /* Jobs of several agents on an etcd of their own: agents, keepers and etcd as real processes on
  * loopback. */
 #include <arpa/inet.h>
+#include <glob.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -194,6 +195,22 @@ static void expect_clean(const struct job *j, size_t members)
     }
 }
 
+/* Of agents that were killed with their guards: nobody was left to do it. */
+static void remove_state(const struct job *j)
+{
+    char pattern[ER_TEST_PATH_MAX];
+    glob_t all = {0};
+
+    snprintf(pattern, sizeof(pattern), "/run/elastic-run/%s", j->c.name);
+    er_test_rmtree(pattern);
+    snprintf(pattern, sizeof(pattern), "/run/elastic-run/%s@*", j->c.name);
+    if (glob(pattern, 0, NULL, &all) == 0) {
+        for (size_t i = 0; i < all.gl_pathc; i++)
+            er_test_rmtree(all.gl_pathv[i]);
+    }
+    globfree(&all);
+}
+
 static void job_end(struct job *j)
 {
     for (size_t i = 0; i < j->n; i++)
@@ -207,6 +224,7 @@ static void job_end(struct job *j)
         home_path(j, i, NULL, path);
         er_tap_check(er_test_wait_gone(path, LONG_MS));
     }
+    remove_state(j);
     er_test_rmtree(j->c.dir);
 }
 
@@ -229,10 +247,10 @@ static void two_agents_share_one_etcd_and_leave_nothing(void)
     job_end(&j);
 }
 
-static void three_agents_with_a_secret_go_on_when_etcd_is_killed(void)
+static void three_agents_go_on(int sig, bool keeper_too)
 {
     struct job j;
-    pid_t was;
+    pid_t was, keeper;
 
     job_begin(&j, NULL);
     job_secret(&j, "secret", "0123456789abcdef0123456789abcdef\n");
@@ -240,8 +258,13 @@ static void three_agents_with_a_secret_go_on_when_etcd_is_killed(void)
         job_agent(&j, "3");
     job_up(&j, 3);
     was = etcd_pid(&j, 0);
-    er_tap_require(was > 0 && kill(was, SIGKILL) == 0);
+    keeper = keeper_pid(&j, 0);
+    er_tap_require(was > 0 && keeper > 0);
+    if (keeper_too)
+        kill(keeper, sig);
+    kill(was, sig);
     wait_other(&j, 0, "\netcd ", was);
+    er_tap_check(keeper_pid(&j, 0) == keeper);
     job_go(&j);
     for (int i = 0; i < 3; i++) {
         expect_exit(&j.agents[i], 0);
@@ -251,6 +274,17 @@ static void three_agents_with_a_secret_go_on_when_etcd_is_killed(void)
     }
     expect_clean(&j, 1);
     job_end(&j);
+}
+
+static void three_agents_with_a_secret_go_on_when_etcd_is_killed(void)
+{
+    three_agents_go_on(SIGKILL, false);
+}
+
+/* As Slurm's notice does: the agents leave in order with it. */
+static void a_signal_to_all_leaves_the_agents_their_store(void)
+{
+    three_agents_go_on(SIGTERM, true);
 }
 
 static void a_killed_keeper_is_replaced_and_the_job_goes_on(void)
@@ -274,19 +308,6 @@ static void a_killed_keeper_is_replaced_and_the_job_goes_on(void)
     job_end(&j);
 }
 
-/* The agent process: the only child of the guard that is no keeper. */
-static pid_t agent_of(struct er_test_proc *guard)
-{
-    char path[64], *text;
-    pid_t pid;
-
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)guard->pid, (int)guard->pid);
-    text = er_test_read_file(path);
-    pid = text ? (pid_t)atoi(text) : 0;
-    free(text);
-    return pid;
-}
-
 static void etcd_outlives_its_agent_and_is_found_again(void)
 {
     struct job j;
@@ -297,7 +318,7 @@ static void etcd_outlives_its_agent_and_is_found_again(void)
     job_agent(&j, "2");
     job_up(&j, 2);
     etcd = etcd_pid(&j, 0);
-    agent = agent_of(&j.agents[0]);
+    agent = agent_of(j.agents[0].pid);
     er_tap_require(agent > 0 && kill(agent, SIGKILL) == 0);
     expect_exit(&j.agents[0], 70);
     er_tap_check(etcd > 0 && kill(etcd, 0) == 0);
@@ -319,7 +340,7 @@ static void a_start_after_guard_and_agent_were_killed_cleans_up(void)
     job_begin(&j, NULL);
     job_agent(&j, "1:2");
     job_up(&j, 1);
-    agent = agent_of(&j.agents[0]);
+    agent = agent_of(j.agents[0].pid);
     keeper = keeper_pid(&j, 0);
     er_tap_require(agent > 0 && keeper > 0);
     kill(j.agents[0].pid, SIGKILL);
@@ -532,6 +553,8 @@ int main(int argc, char **argv)
          120},
         {"three_agents_with_a_secret_go_on_when_etcd_is_killed",
          three_agents_with_a_secret_go_on_when_etcd_is_killed, 120},
+        {"a_signal_to_all_leaves_the_agents_their_store",
+         a_signal_to_all_leaves_the_agents_their_store, 120},
         {"a_killed_keeper_is_replaced_and_the_job_goes_on",
          a_killed_keeper_is_replaced_and_the_job_goes_on, 120},
         {"etcd_outlives_its_agent_and_is_found_again", etcd_outlives_its_agent_and_is_found_again,

@@ -20,6 +20,13 @@
 #define LAST_CALL    "--set=rendezvous.last_call_timeout=50s"
 #define NO_LAST_CALL "--set=rendezvous.last_call_timeout=0s" /* MIN are enough */
 
+/* The next generation has all workers, however late a successor is. */
+#define RESPAWN_AT_ONCE "--set=restart.respawn_wait=none"
+
+/* However often a test makes a node's workers fail: with the default the third time within an hour
+ * keeps it out for 30 minutes where the others are enough, and nobody waits for it. */
+#define NEVER_ASIDE "--set=restart.node_strikes.max=1000"
+
 /* One worker: says who it is in a file named after its generation and rank, then waits for $CASE/go
  * and ends with the code in it (0 when empty). */
 #define NODES_WORKER                                                                               \
@@ -34,7 +41,8 @@ struct nodes_case {
     const char *nnodes;
     struct er_test_proc p[NODES_MAX];
     bool started[NODES_MAX];
-    char enter[NODES_MAX][16]; /* process whose network the agent has; "": this one's */
+    const char *agent[NODES_MAX]; /* program of the build folder; NULL: elastic-run */
+    char enter[NODES_MAX][16];    /* process whose network the agent has; "": this one's */
 };
 
 static inline void nodes_begin_as(struct nodes_case *n, const char *nnodes, const char *scheme,
@@ -81,7 +89,7 @@ static inline void node_start(struct nodes_case *n, int i, const char *const arg
                                    "-t",
                                    n->enter[i],
                                    "-n",
-                                   er_test_bin("elastic-run"),
+                                   er_test_bin(n->agent[i] ? n->agent[i] : "elastic-run"),
                                    "--rdzv-id",
                                    n->c.name,
                                    "--rdzv-backend=etcd",
@@ -94,8 +102,10 @@ static inline void node_start(struct nodes_case *n, int i, const char *const arg
                                    LAST_CALL,
                                    "--set=resize.settle=0s",
                                    "--set=resize.min_interval=0s",
+                                   RESPAWN_AT_ONCE,
+                                   NEVER_ASIDE,
                                    "--set=stop.grace=10s"};
-    size_t k = 18, from = n->enter[i][0] ? 0 : 4;
+    size_t k = 20, from = n->enter[i][0] ? 0 : 4;
 
     snprintf(id, sizeof(id), "--node-id=n%d", i);
     snprintf(endpoint, sizeof(endpoint), "--rdzv-endpoint=%s", n->etcd.endpoints);
@@ -115,6 +125,54 @@ static inline int node_finish(struct nodes_case *n, int i)
     return code;
 }
 
+/* ---- what a test that fails says of its nodes ---- */
+
+#define NOTES_READ_MS 100   /* what is in the pipes is read at once */
+#define NOTES_ASK_MS  10000 /* of agents that do not answer */
+
+static inline void node_note(struct nodes_case *n, int i)
+{
+    struct er_test_proc *p = &n->p[i];
+
+    if (er_test_wait_exit(p, NOTES_READ_MS))
+        er_tap_note("-- n%d: exit code %d", i, er_test_exit_code(p));
+    else
+        er_tap_note("-- n%d: runs, guard %d, agent %d", i, (int)p->pid, (int)agent_of(p->pid));
+    case_note(er_test_err(p));
+    case_note(er_test_out(p));
+}
+
+/* What the job says of itself. */
+static inline void nodes_ask(struct nodes_case *n, const char *verb)
+{
+    struct er_test_proc p;
+
+    er_tap_note("-- elastic-ctl %s: exit code %d", verb,
+                er_test_run(&p, ARGS(er_test_bin("elastic-ctl"), "--job", n->c.name, verb), NULL,
+                            NOTES_ASK_MS));
+    case_note(er_test_err(&p));
+    case_note(er_test_out(&p));
+    er_test_done(&p);
+}
+
+/* Every node: whether it runs, and all that it has written; then the job's status, and why it does
+ * not move. */
+static inline void nodes_notes(struct nodes_case *n)
+{
+    bool any_runs = false;
+
+    for (int i = 0; i < NODES_MAX; i++) {
+        if (!n->started[i])
+            continue;
+        node_note(n, i);
+        any_runs |= n->p[i].pid > 0;
+    }
+    if (!any_runs)
+        return;
+    nodes_ask(n, "status");
+    nodes_ask(n, "explain");
+}
+
 /* All agents that were started end with `code`. */
 static inline bool nodes_end_with(struct nodes_case *n, int code)
 {
@@ -125,10 +183,11 @@ static inline bool nodes_end_with(struct nodes_case *n, int code)
 
         if (got != code) {
             er_tap_note("node n%d: exit code %d, not %d", i, got, code);
-            case_note(er_test_err(&n->p[i]));
             all = false;
         }
     }
+    if (!all)
+        nodes_notes(n);
     return all;
 }
 
@@ -145,6 +204,12 @@ static inline void nodes_end(struct nodes_case *n)
             er_test_done(&n->p[i]);
     }
     etcd_stop(&n->etcd);
+    for (int i = 0; i < NODES_MAX; i++) { /* of nodes whose guard and agent were killed together */
+        char left[ER_TEST_PATH_MAX];
+
+        snprintf(left, sizeof(left), "/run/elastic-run/%s@n%d", n->c.name, i);
+        er_test_rmtree(left);
+    }
     er_test_rmtree(n->c.dir);
 }
 
@@ -211,10 +276,7 @@ static inline int nodes_next(struct nodes_case *n, int after, int world, int nno
         return look.found;
     er_tap_note("after generation %d none has formed with %d ranks on %d nodes", after, world,
                 nnodes);
-    for (int i = 0; i < NODES_MAX; i++) {
-        if (n->started[i])
-            case_note(er_test_err(&n->p[i]));
-    }
+    nodes_notes(n);
     return 0;
 }
 
@@ -239,13 +301,5 @@ static inline void nodes_wait_again(struct nodes_case *n)
 /* The agent itself, the guard's only child. */
 static inline pid_t node_agent(struct nodes_case *n, int i)
 {
-    char path[64];
-    char *text;
-    pid_t pid;
-
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", n->p[i].pid, n->p[i].pid);
-    text = er_test_read_file(path);
-    pid = text ? (pid_t)atoi(text) : 0;
-    free(text);
-    return pid;
+    return agent_of(n->p[i].pid);
 }

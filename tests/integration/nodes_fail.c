@@ -283,6 +283,55 @@ static void store_lost_for_good_is_69(void)
     nodes_end(&n);
 }
 
+/* Nodes whose workers fail again and again; here n1, until it is mended. */
+#define SICK "if [ $ELASTIC_NODE_ID = n1 ] && [ ! -e $CASE/mended ]; then exit 3; fi; " NODES_WORKER
+
+struct world_look {
+    struct nodes_case *n;
+    int after, world, found;
+};
+
+static bool world_is_there(void *user)
+{
+    struct world_look *look = user;
+
+    for (int g = look->after + 1; g < look->after + 40 && !look->found; g++) {
+        char file[64], want[16];
+        char *text;
+
+        snprintf(file, sizeof(file), "g%d-r0", g);
+        snprintf(want, sizeof(want), "0/%d ", look->world);
+        text = er_test_read_file(case_path(&look->n->c, file));
+        if (text && strncmp(text, want, strlen(want)) == 0)
+            look->found = g;
+        free(text);
+    }
+    return look->found != 0;
+}
+
+/* It costs restarts, then the node is kept out, and the others go on without it; when its time is
+ * over it is taken back. It is a spare meanwhile. */
+static void node_that_keeps_failing_is_set_aside_for_a_while(void)
+{
+    struct nodes_case n;
+    struct world_look look = {.n = &n, .world = 2};
+
+    nodes_begin(&n, "2:3");
+    for (int i = 0; i < 3; i++)
+        node_start(&n, i,
+                   ARGS("--max-restarts=5", "--set=restart.node_strikes.max=2",
+                        "--set=restart.node_strikes.cooldown=4s", SH(SICK)));
+    er_tap_check(er_test_wait_until(world_is_there, &look, NODES_WAIT));
+    er_test_write_file(case_path(&n.c, "mended"), "");
+    look = (struct world_look){.n = &n, .after = look.found, .world = 3};
+    er_tap_check(er_test_wait_until(world_is_there, &look, NODES_WAIT));
+    er_tap_check(er_test_wait_err(
+        &n.p[1], "this node is set aside (its workers keep failing): generation", NODES_WAIT));
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    nodes_end(&n);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                 \
@@ -301,6 +350,7 @@ int main(int argc, char **argv)
         CASE(killed_etcd_leader_of_three_costs_nothing),
         CASE(policy_stop_stops_workers_before_the_lease_ends),
         CASE(store_lost_for_good_is_69),
+        CASE(node_that_keeps_failing_is_set_aside_for_a_while),
     };
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
 }

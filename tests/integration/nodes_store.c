@@ -138,8 +138,8 @@ static void account_needs_the_jobs_prefix_and_no_more(void)
     nodes_begin_with(&n, "2", "unix", (const char *[]){"--bcrypt-cost", "4", NULL});
     wait_until_up(&n, ARGS("--write-out=json"));
     snprintf(prefix, sizeof(prefix), "/elastic-run/%s/", n.c.name);
-    er_test_write_file(case_path(&n.c, "good"), "secret\n");
-    er_test_write_file(case_path(&n.c, "bad"), "guess\n");
+    er_test_write_secret(case_path(&n.c, "good"), "secret\n");
+    er_test_write_secret(case_path(&n.c, "bad"), "guess\n");
     snprintf(good, sizeof(good), "--set=rendezvous.auth.password_file=%s/good", n.c.dir);
     snprintf(bad, sizeof(bad), "--set=rendezvous.auth.password_file=%s/bad", n.c.dir);
     CTL("user", "add", "root:rootpw");
@@ -183,7 +183,7 @@ static void account_that_loses_its_role_is_told_so(void)
     nodes_begin_with(&n, "2", "unix", (const char *[]){"--bcrypt-cost", "4", NULL});
     wait_until_up(&n, ARGS("--write-out=json"));
     snprintf(prefix, sizeof(prefix), "/elastic-run/%s/", n.c.name);
-    er_test_write_file(case_path(&n.c, "password"), "secret");
+    er_test_write_secret(case_path(&n.c, "password"), "secret");
     snprintf(password, sizeof(password), "--set=rendezvous.auth.password_file=%s/password",
              n.c.dir);
     CTL("user", "add", "root:rootpw");

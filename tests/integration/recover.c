@@ -20,6 +20,7 @@
 #include "tests/lib/tempdir.h"
 #include "tests/lib/toy_model.h"
 #include "tests/lib/wait.h"
+#include "trainer/scaler.h"
 
 #define DEADLINE_MS 90000u
 #define RANKS_MAX   4
@@ -27,6 +28,9 @@
 #define STEPS       300 /* three epochs */
 
 #define CHECKPOINT_STEPS 25
+#define OVERFLOW_STEP                                                                              \
+    45 /* its gradients are not finite: the loss scale falls, then it is state                     \
+        */
 
 /* ---- the worker ---- */
 
@@ -86,9 +90,15 @@ static void before_ready(struct er_toy *toy, const struct er_step *step, size_t 
 
 static int after_backward(struct er_toy *toy, const struct er_step *step, struct er_loss *loss)
 {
-    if (worker.applied > 0 && step->step != worker.applied + 1)
+    /* The step that overflows is applied nowhere. */
+    uint64_t expected = worker.applied +
+                        (worker.applied + 1 == OVERFLOW_STEP && step->step == OVERFLOW_STEP + 1) +
+                        1;
+
+    if (worker.applied > 0 && step->step != expected)
         return er_error_set(NULL, -EPROTO, "step %lu after %lu", (unsigned long)step->step,
                             (unsigned long)worker.applied);
+    loss->nonfinite = step->step == OVERFLOW_STEP;
     maybe_die(step->step, BEFORE_VOTE);
     return 0;
 }
@@ -127,8 +137,12 @@ static int work(void)
 {
     static const struct er_plan plan = {
         .samples = BATCH * STEPS / 3, .global_batch = BATCH, .seed = 3};
-    struct er_train_opts opts = {
-        .plan = plan, .epochs = 3, .log = er_train_log_stdout, .checkpoint_keep = STEPS};
+    static struct er_scaler scaler;
+    struct er_train_opts opts = {.plan = plan,
+                                 .epochs = 3,
+                                 .log = er_train_log_stdout,
+                                 .checkpoint_keep = STEPS,
+                                 .scaler = &scaler};
     struct er_train_result result = {0};
     struct er_error err = ER_ERROR_INIT;
     struct er_ctx *ctx = NULL;
@@ -145,6 +159,7 @@ static int work(void)
     toy->before_ready = before_ready;
     toy->after_backward = after_backward;
     toy->before_apply = before_apply;
+    er_scaler_init(&scaler, BATCH);
     maybe_die(0, NOT_READY);
     rc = er_train_run(ctx, &er_toy_ops, toy, &opts, &result, &err);
     if (rc < 0) {
@@ -153,6 +168,7 @@ static int work(void)
     }
     write_file("params", O_TRUNC, toy->params, toy->params_n * sizeof(float));
     write_file("moment", O_TRUNC, toy->momentum, toy->params_n * sizeof(float));
+    write_file("scale", O_TRUNC, scaler.state, sizeof(scaler.state));
     write_file("losses", O_TRUNC, toy->losses, sizeof(toy->losses));
     write_file("steps", O_TRUNC, &result, sizeof(result));
     er_close(ctx);
@@ -190,6 +206,10 @@ static void start(struct run *run, const char *name, int size, const char *kill_
                           nproc,
                           "--max-restarts",
                           "40",
+                          "--set", /* kills at random places may hit a step three times */
+                          "restart.poison_step.failures=1000",
+                          "--set", /* all ranks are in each generation, however late one is */
+                          "restart.respawn_wait=none",
                           "--set",
                           job,
                           "--set",
@@ -237,13 +257,17 @@ static bool same_bytes(const struct run *a, int rank_a, const struct run *b, int
     return system(cmd) == 0;
 }
 
-/* Parameters and optimizer state of all ranks are those of the undisturbed run; who lived through
- * has seen the loss of every step, none twice with other bits. */
+/* Parameters, optimizer state and loss scale of all ranks are those of the undisturbed run; who
+ * lived through has seen the loss of every step, none twice with other bits. */
 static void expect_same(const struct run *run, const struct run *whole, bool from_start)
 {
+    ER_CLEANUP(er_cleanup_free) int64_t *scale = read_all(whole, "scale", 0);
+
+    er_tap_check(scale && scale[0] == ER_SCALER_FIRST - 1 && scale[1] == STEPS - OVERFLOW_STEP);
     for (int rank = 0; rank < run->size; rank++) {
         er_tap_check(same_bytes(run, rank, whole, 0, "params"));
         er_tap_check(same_bytes(run, rank, whole, 0, "moment"));
+        er_tap_check(same_bytes(run, rank, whole, 0, "scale"));
         if (from_start && lives(run, rank) == 1 &&
             !er_tap_check(same_bytes(run, rank, whole, 0, "losses")))
             er_tap_note("rank %d of %d has other losses", rank, run->size);

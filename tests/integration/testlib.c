@@ -74,8 +74,39 @@ static void sees_files_come_and_go(void)
     er_tap_check(access(dir, F_OK) != 0);
 }
 
+#define LEAVES "TESTLIB_LEAVES"
+
+/* A session of its own, whose end nobody waits for; then the case fails. Run as a program. */
+static void leaves_a_process(void)
+{
+    struct er_test_proc p;
+    const char *argv[] = {"setsid", "--fork", "sh", "-c", "echo $$; exec sleep 1000", NULL};
+
+    er_test_start(&p, argv, NULL);
+    er_tap_require(er_test_wait_out(&p, "\n", ER_TEST_DEADLINE_MS));
+    er_tap_note("left %s", er_test_out(&p));
+    er_tap_require(false);
+}
+
+static void what_a_failed_case_leaves_is_killed(void)
+{
+    static const char *const env[] = {LEAVES "=1", NULL};
+    const char *argv[] = {"/proc/self/exe", NULL}, *left;
+    struct er_test_proc p;
+    char path[64];
+    pid_t pid = 0;
+
+    er_tap_check(er_test_run(&p, argv, env, ER_TEST_DEADLINE_MS) == 1);
+    left = strstr(er_test_out(&p), "# left ");
+    er_tap_require(left && sscanf(left, "# left %d", &pid) == 1 && pid > 0);
+    snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid); /* a zombie has none */
+    er_tap_check(er_test_wait_gone(path, ER_TEST_DEADLINE_MS));
+    er_test_done(&p);
+}
+
 int main(int argc, char **argv)
 {
+    static const struct er_tap_case inner[] = {{"leaves_a_process", leaves_a_process, 0}};
     static const struct er_tap_case cases[] = {
         {.name = "gives_output_and_exit_code_of_a_program",
          .run = gives_output_and_exit_code_of_a_program},
@@ -84,6 +115,9 @@ int main(int argc, char **argv)
         {.name = "waits_for_a_line_and_reports_a_signal_as_the_shell_does",
          .run = waits_for_a_line_and_reports_a_signal_as_the_shell_does},
         {.name = "sees_files_come_and_go", .run = sees_files_come_and_go},
+        {.name = "what_a_failed_case_leaves_is_killed", .run = what_a_failed_case_leaves_is_killed},
     };
+    if (getenv(LEAVES))
+        return er_tap_main(argc, argv, inner, sizeof(inner) / sizeof(inner[0]));
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
 }

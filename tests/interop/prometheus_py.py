@@ -19,6 +19,7 @@ from py_cases import BUILD, DEADLINE_S, RUN, SOURCE, Skip, case, environment, ma
 
 STEPPER = os.path.join(BUILD, "tests", "integration", "stepper")
 RULES = os.path.join(SOURCE, "packaging", "prometheus")
+JOB = f"prometheus-{os.getpid()}"
 
 
 class Job:
@@ -30,7 +31,7 @@ class Job:
             self.url = f"http://127.0.0.1:{s.getsockname()[1]}"
         spec = os.path.join(folder, "job.yaml")
         with open(spec, "w", encoding="utf-8") as f:
-            json.dump({"name": "prometheus", "command": [STEPPER, "1000000", "20"], "nproc_per_node": 3, "log": {"dir": folder},
+            json.dump({"name": JOB, "command": [STEPPER, "1000000", "20"], "nproc_per_node": 3, "log": {"dir": folder},
                        "http": {"listen": self.url[7:]}}, f)
         self.agent = subprocess.Popen([RUN, spec], env=environment(folder), stderr=subprocess.DEVNULL)
 
@@ -99,14 +100,34 @@ def both_forms_are_read_as_the_same_families(folder):
     assert {n for n, t in opened.items() if t == "counter"} == {n for n, t in plain.items() if t == "counter"}
 
 
-@case
-def rules_use_metrics_that_exist(folder):
-    with open(os.path.join(RULES, "elastic-run.rules.yml"), encoding="utf-8") as f:
-        rules = f.read()
+def unknown_metrics(text):
     with open(os.path.join(SOURCE, "docs", "metrics.md"), encoding="utf-8") as f:
         known = f.read()
-    names = set(re.findall(r"\belastic_run_\w+", rules))
-    assert len(names) >= 8 and all(f"`{name}`" in known for name in names), names
+    names = {re.sub(r"_bucket$", "", name) for name in re.findall(r"\b(?:elastic_run|process)_\w+", text)}
+    assert len(names) >= 8
+    return {name for name in names if f"`{name}`" not in known}
+
+
+@case
+def rules_use_metrics_that_exist(_folder):
+    with open(os.path.join(RULES, "elastic-run.rules.yml"), encoding="utf-8") as f:
+        assert unknown_metrics(f.read()) == set()
+
+
+@case
+def dashboard_asks_for_what_exists(folder):
+    with open(os.path.join(SOURCE, "packaging", "grafana", "elastic-run.json"), encoding="utf-8") as f:
+        board = json.load(f)
+    panels = [p for p in board["panels"] if p["type"] != "row"]
+    asked = [t["expr"] for p in panels for t in p["targets"]] + [a["expr"] for a in board["annotations"]["list"]]
+    assert unknown_metrics("\n".join(asked)) == set()
+    assert len({p["id"] for p in board["panels"]}) == len(board["panels"])
+    need("promtool")
+    rules = os.path.join(folder, "asked.yml")
+    with open(rules, "w", encoding="utf-8") as f:  # each expression as a rule: promtool reads them
+        json.dump({"groups": [{"name": "g", "rules": [{"record": f"r{i}", "expr": e} for i, e in enumerate(asked)]}]}, f)
+    done = promtool("check", "rules", rules)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Browser:
@@ -178,7 +199,7 @@ def browser_draws_the_page(folder):
     program = need("chromium")
     with Job(folder) as job, Browser(program, folder) as browser:
         browser.open(job.url + "/")
-        for what in ('document.getElementById("job").textContent === "prometheus"',
+        for what in (f'document.getElementById("job").textContent === "{JOB}"',
                      'document.getElementById("phase").textContent === "running"',
                      'document.getElementById("generations").textContent.includes("worker_failed")',
                      'document.querySelectorAll("#rate polyline, #loss polyline").length === 2',

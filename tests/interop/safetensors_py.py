@@ -46,22 +46,24 @@ def compare(tool, ckpt_tool):
             assert np.array_equal(got["layer.weight"], np.arange(35, dtype=np.float32).reshape(7, 5) / 4), path
             assert got["doubles"].tolist() == [0.5, -1e300, 3.0] and got["doubles"].dtype == np.float64
             assert got["count"].tolist() == [-9007199254740993] and got["bytes"].tolist() == [0, 1, 127, 128, 255]
+            assert got["halves"].tolist() == [1.0, -2.5] and got["halves"].dtype == np.float16
             with safe_open(path, framework="np") as f:
-                assert sorted(f.keys()) == ["bytes", "count", "doubles", "layer.weight"] and f.metadata()["format"]
+                assert sorted(f.keys()) == ["bytes", "count", "doubles", "halves", "layer.weight"] and f.metadata()["format"]
         # Theirs -> ours.
         theirs = {"a": np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4), "b.c": np.array([1e-300, 2], dtype=np.float64),
-                  "n": np.array([[[-5]], [[6]]], dtype=np.int64), "u": np.arange(251, dtype=np.uint8)}
+                  "n": np.array([[[-5]], [[6]]], dtype=np.int64), "u": np.arange(251, dtype=np.uint8),
+                  "h": np.linspace(-60000, 60000, 9, dtype=np.float16)}
         path = os.path.join(folder, "theirs.safetensors")
         save_file(theirs, path, metadata={"x": "y"})
         lines = subprocess.run([tool, "show", path], check=True, capture_output=True, text=True).stdout.split("\n")[:-1]
-        kinds = {"float32": "F32", "float64": "F64", "int64": "I64", "uint8": "U8"}
+        kinds = {"float32": "F32", "float64": "F64", "int64": "I64", "uint8": "U8", "float16": "F16"}
         want = {f"{name} {kinds[str(v.dtype)]} {'x'.join(map(str, v.shape))} {xxhash.xxh3_128_hexdigest(v.tobytes())}"
                 for name, v in theirs.items()}
         assert set(lines) == want, (lines, want)
         # A type that is not ours is refused by name.
-        save_file({"h": np.zeros(4, dtype=np.float16)}, path)
+        save_file({"h": np.zeros(4, dtype=np.int16)}, path)
         done = subprocess.run([tool, "show", path], check=False, capture_output=True, text=True)
-        assert done.returncode == 1 and "F16" in done.stderr, done.stderr
+        assert done.returncode == 1 and "I16" in done.stderr, done.stderr
 
 
 def main():

@@ -21,11 +21,13 @@ static int save(const char *dir, struct er_error *err)
     static double d[3] = {0.5, -1e300, 3};
     static int64_t n[1] = {-9007199254740993};
     static unsigned char u[5] = {0, 1, 127, 128, 255};
+    static uint16_t h[2] = {0x3c00, 0xc100}; /* 1, -2.5 */
     const struct er_slice slices[] = {
         {"layer.weight", ER_CKPT_F32, 2, {ROWS, COLS}, 0, ROWS * COLS, w, true},
         {"doubles", ER_CKPT_F64, 1, {3}, 0, 3, d, true},
         {"count", ER_CKPT_I64, 1, {1}, 0, 1, n, true},
         {"bytes", ER_CKPT_U8, 1, {5}, 0, 5, u, true},
+        {"halves", ER_CKPT_F16, 1, {2}, 0, 2, h, true},
     };
     const struct er_meta meta = {.applied = 1, .world_size = 1};
     struct er_ckpt *ckpt = NULL;
@@ -35,7 +37,7 @@ static int save(const char *dir, struct er_error *err)
         w[i / COLS][i % COLS] = (float)i / 4;
     rc = er_ckpt_open(&ckpt, dir, NULL, NULL, err);
     if (rc == 0)
-        rc = er_ckpt_save(ckpt, slices, 4, &meta, err);
+        rc = er_ckpt_save(ckpt, slices, sizeof(slices) / sizeof(slices[0]), &meta, err);
     er_ckpt_close(ckpt);
     return rc;
 }

@@ -10,12 +10,11 @@ import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["ER_TEST_SOURCE"], "tests", "lib"))
-from py_cases import DEADLINE_S, RUN, SOURCE, case, main, skip, wait_for  # noqa: E402
+from py_cases import DEADLINE_S, RUN, SOURCE, case, main, private_etcd, skip, wait_for  # noqa: E402
 from py_cases import environment as plain_environment  # noqa: E402
 
 SCRIPTS = os.path.join(SOURCE, "tests", "interop", "torch")
@@ -45,30 +44,18 @@ def ddp_trains_on_one_node(folder):
     assert loss < 0.01, loss
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 @case
 def ddp_trains_on_three_nodes_through_etcd(folder):
-    client, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
-    with subprocess.Popen(["etcd", "--data-dir", os.path.join(folder, "etcd"), "--listen-client-urls", client,
-                           "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                           "--initial-cluster", "default=" + peer, "--log-level", "error"], stderr=subprocess.DEVNULL) as etcd:
-        try:
-            nodes = []
-            for node in range(3):
-                home = os.path.join(folder, f"node{node}")
-                os.mkdir(home)
-                nodes.append(subprocess.Popen(
-                    [RUN, "--nnodes=3", "--nproc-per-node=1", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=" + client,
-                     "--rdzv-id=ddp3", f"--node-id=n{node}", "--local-addr=127.0.0.1", script("ddp.py")],
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(home), cwd=home))
-            said = [node.communicate(timeout=DEADLINE_S) for node in nodes]
-        finally:
-            etcd.kill()
+    with private_etcd(folder) as endpoint:
+        nodes = []
+        for node in range(3):
+            home = os.path.join(folder, f"node{node}")
+            os.mkdir(home)
+            nodes.append(subprocess.Popen(
+                [RUN, "--nnodes=3", "--nproc-per-node=1", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=" + endpoint,
+                 f"--rdzv-id=ddp-{os.getpid()}", f"--node-id=n{node}", "--local-addr=127.0.0.1", script("ddp.py")],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(home), cwd=home))
+        said = [node.communicate(timeout=DEADLINE_S) for node in nodes]
     sys.stderr.write("".join(out + err for out, err in said))
     assert [node.returncode for node in nodes] == [0, 0, 0]
     assert sum("world 3 loss" in out for out, _ in said) == 1
@@ -151,9 +138,10 @@ def progress_bar_keeps_its_carriage_returns_in_a_file(folder):
     text = 'import sys\nfor i in range(5):\n    sys.stderr.write(f"\\r{i}%")\nsys.stderr.write("\\n")\n'
     with open(os.path.join(folder, "bar.py"), "w", encoding="utf-8") as f:
         f.write(text)
-    done = launch(folder, "--rdzv-id=bar", "--log-dir", folder, "-t", "3", "bar.py")
+    job = f"bar-{os.getpid()}"
+    done = launch(folder, "--rdzv-id", job, "--log-dir", folder, "-t", "3", "bar.py")
     assert done.returncode == 0
-    with open(os.path.join(folder, "bar", "gen-1", "rank-0", "stderr.log"), "rb") as f:
+    with open(os.path.join(folder, job, "gen-1", "rank-0", "stderr.log"), "rb") as f:
         assert f.read() == b"\r0%\r1%\r2%\r3%\r4%\n"
 
 

@@ -1,11 +1,15 @@
 #include "tests/lib/ckpt_world.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/lib/tap.h"
+
+enum { WAIT_SLICE_US = 1000 };
 
 static int gather(void *user, const void *mine, size_t n, void *all, struct er_error *err)
 {
@@ -33,6 +37,43 @@ static int commit(void *user, const struct er_ckpt_done *done, struct er_error *
     return w->commit_rc < 0 ? er_error_set(err, w->commit_rc, "step %llu refused",
                                            (unsigned long long)done->step)
                             : 0;
+}
+
+static int commit_begin(void *user, const struct er_ckpt_done *done, struct er_error *err)
+{
+    struct er_cw_rank *r = user;
+
+    (void)err;
+    r->asked = done->step;
+    r->world->commits++;
+    return 0;
+}
+
+static int commit_end(void *user, uint64_t wait_us, struct er_error *err)
+{
+    struct er_cw_rank *r = user;
+    struct er_cw *w = r->world;
+
+    if (w->hold) {
+        usleep((useconds_t)(wait_us < WAIT_SLICE_US ? wait_us : WAIT_SLICE_US));
+        return ER_CKPT_COMMIT_OPEN;
+    }
+    return w->commit_rc < 0
+               ? er_error_set(err, w->commit_rc, "step %llu refused", (unsigned long long)r->asked)
+               : 0;
+}
+
+struct er_ckpt_group er_cw_group(struct er_cw_rank *r)
+{
+    struct er_ckpt_group group = {
+        .rank = r->rank, .size = r->world->size, .user = r, .gather = gather, .commit = commit};
+
+    if (r->world->later) {
+        group.commit = NULL;
+        group.commit_begin = commit_begin;
+        group.commit_end = commit_end;
+    }
+    return group;
 }
 
 static void describe(struct er_cw_rank *r)
@@ -120,8 +161,7 @@ void er_cw_skip(void *user, uint64_t step, const char *why)
 static void *run_rank(void *arg)
 {
     struct er_cw_rank *r = arg;
-    const struct er_ckpt_group group = {
-        .rank = r->rank, .size = r->world->size, .user = r, .gather = gather, .commit = commit};
+    const struct er_ckpt_group group = er_cw_group(r);
 
     describe(r);
     r->rc = er_ckpt_open(&r->ckpt, r->world->dir, &group, &r->world->opts, &r->err);
@@ -130,6 +170,12 @@ static void *run_rank(void *arg)
     er_ckpt_close(r->ckpt);
     r->ckpt = NULL;
     return NULL;
+}
+
+void er_cw_begin(struct er_cw *world)
+{
+    er_test_tempdir(world->dir);
+    world->opts = (struct er_ckpt_opts){.generation = 1};
 }
 
 void er_cw_run(struct er_cw *w, int size, void (*fn)(struct er_cw_rank *rank))
@@ -216,5 +262,19 @@ size_t er_cw_listed(const struct er_cw *w)
 
     er_tap_check(er_ckpt_list(w->dir, &steps, &n, NULL) == 0);
     free(steps);
+    return n;
+}
+
+size_t er_cw_remove_file(const struct er_cw *w, const char *name)
+{
+    char pattern[ER_TEST_PATH_MAX + 64];
+    glob_t found = {0};
+    size_t n = 0;
+
+    snprintf(pattern, sizeof(pattern), "%s/{.,}step-*/%s", w->dir, name);
+    if (glob(pattern, GLOB_BRACE, NULL, &found) == 0)
+        for (; n < found.gl_pathc; n++)
+            er_tap_check(unlink(found.gl_pathv[n]) == 0);
+    globfree(&found);
     return n;
 }

@@ -12,7 +12,7 @@
 #include "runtime/comm.h"
 #include "tests/lib/fake_world.h"
 
-#define RANK_WAIT_US 20000000ull /* a backstop */
+#define RANK_WAIT_US 60000000ull /* a backstop */
 
 struct rank {
     int rank, size;

@@ -24,6 +24,8 @@ static const struct {
 } EVENTS[] = {
     {"agent_started", "version:s pid:i argv:a config_digest:s"},
     {"agent_exited", "exit_code:i outcome:s reason:s"},
+    {"config_reloaded", "keys:a changes:s"},
+    {"overrides_changed", "keys:a changes:s by:s? set_ts:t?"},
     {"node_joined", "node:s address:s slots:i as:s"},
     {"node_promoted", "node:s address:s slots:i as:s"},
     {"node_left", "node:s reason:s"},
@@ -42,8 +44,8 @@ static const struct {
     {"restart_counted", "used:i max:i? window_s:n? cause_rank:i cause:s"},
     {"restart_denied", "used:i max:i? window_s:n? cause_rank:i cause:s"},
     {"resize_announced", "from:i to:i at_step:i? reason:s deadline_ts:t?"},
-    {"recovered", "reason:s detect_ms:n stop_ms:n rendezvous_ms:n start_ms:n comm_init_ms:n? "
-                  "restore_ms:n? replay_ms:n? total_ms:n steps_lost:i?"},
+    {"recovered", "reason:s detect_ms:n stop_ms:n rendezvous_ms:n start_ms:n comm_init_ms:n "
+                  "restore_ms:n replay_ms:n total_ms:n steps_lost:i?"},
     {"checkpoint_committed", "step:i bytes:i written_bytes:i pause_ms:n duration_ms:n digest:s "
                              "path:s"},
     {"checkpoint_failed", "step:i errno:i message:s failures:i"},
@@ -139,9 +141,11 @@ static void check_words(const json_t *event, const char *name)
         {"node_left", "reason", "drained preempted finished stopped"},
         {"node_lost", "reason", "lease_expired agent_died"},
         {"generation_sealed", "reason",
-         "formed worker_failed worker_hung node_lost node_joined drained preempted scaled"},
+         "formed worker_failed worker_hung node_lost node_joined drained preempted scaled "
+         "connections_lost"},
         {"generation_forming", "reason",
-         "formed worker_failed worker_hung node_lost node_joined drained preempted scaled"},
+         "formed worker_failed worker_hung node_lost node_joined drained preempted scaled "
+         "connections_lost"},
         {"worker_exited", "kind", "ok exited signaled oom exec_failed hung lost stopped"},
         {"log_dropped", "stream", "stdout stderr"},
         {"checkpoint_loaded", "source", "store disk peer local"},

@@ -31,6 +31,7 @@ struct er_fake_world {
     pthread_mutex_t lock;     /* robust: its holder may be killed */
     _Atomic uint32_t version; /* futex word; grows with every write */
     uint64_t newest;          /* generation */
+    _Atomic int hold_commits;
     struct er_page page[ER_FAKE_RANKS_MAX];
     struct entry entry[ENTRIES_MAX];
 };
@@ -40,7 +41,11 @@ struct er_ctx {
     struct er_page *page;
     struct er_world world;
     uint32_t barriers;
+    int committed; /* er_commit_begin() */
+    struct er_error commit_err;
 };
+
+int (*er_fake_rejoin)(struct er_ctx *ctx);
 
 static void die(const char *what)
 {
@@ -277,14 +282,22 @@ const struct er_page *er_fake_page(const struct er_fake_world *world, int rank)
     return &world->page[rank];
 }
 
+/* A word about an older generation is history. */
+static uint64_t notice_word(const struct er_ctx *ctx)
+{
+    uint64_t word = atomic_load(&ctx->page->to_worker.word);
+
+    return word >> 8 >= ctx->world.generation ? word : ER_NOTICE_NONE;
+}
+
 enum er_notice er_notice(const struct er_ctx *ctx)
 {
-    return (enum er_notice)(atomic_load(&ctx->page->to_worker.word) & ER_NOTICE_KIND);
+    return (enum er_notice)(notice_word(ctx) & ER_NOTICE_KIND);
 }
 
 int er_notice_saves(const struct er_ctx *ctx)
 {
-    return (atomic_load(&ctx->page->to_worker.word) & ER_NOTICE_SAVE) != 0;
+    return (notice_word(ctx) & ER_NOTICE_SAVE) != 0;
 }
 
 void er_progress(struct er_ctx *ctx, enum er_phase phase, uint64_t step)
@@ -315,7 +328,8 @@ void er_rejoin_offer(struct er_ctx *ctx) {}
 
 int er_rejoin(struct er_ctx *ctx, uint64_t timeout_us, struct er_error *err)
 {
-    return er_error_set(err, ER_E_UNSUPPORTED, "fake world: there is no agent");
+    return er_fake_rejoin ? er_fake_rejoin(ctx)
+                          : er_error_set(err, ER_E_UNSUPPORTED, "fake world: there is no agent");
 }
 
 int er_fail(struct er_ctx *ctx, const char *fmt, ...)
@@ -326,5 +340,34 @@ int er_fail(struct er_ctx *ctx, const char *fmt, ...)
     vfprintf(stderr, fmt, args);
     va_end(args);
     fputc('\n', stderr);
+    return 0;
+}
+
+#pragma weak er_commit
+
+void er_fake_hold_commits(struct er_fake_world *world, bool hold)
+{
+    atomic_store(&world->hold_commits, hold);
+}
+
+int er_commit_begin(struct er_ctx *ctx, const struct er_commit *commit, struct er_error *err)
+{
+    ctx->commit_err = (struct er_error)ER_ERROR_INIT;
+    ctx->committed = er_commit ? er_commit(ctx, commit, &ctx->commit_err) : 0;
+    return 0;
+}
+
+int er_commit_end(struct er_ctx *ctx, uint64_t wait_us, struct er_error *err)
+{
+    const uint64_t deadline_us = er_deadline_in(er_now_us(), wait_us);
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    while (atomic_load(&ctx->fake->hold_commits)) {
+        if (er_now_us() >= deadline_us)
+            return ER_COMMIT_OPEN;
+        nanosleep(&pause, NULL);
+    }
+    if (ctx->committed < 0)
+        return er_error_set(err, ctx->committed, "%s", ctx->commit_err.text);
     return 0;
 }

@@ -8,6 +8,7 @@
  * The key-value store lies in shared memory: make the world before forking. A process may be killed
  * at any instant. Generations are kept apart as in the real store.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/page.h"
@@ -26,9 +27,14 @@ void er_fake_world_free(struct er_fake_world *world);
  * er_close(). */
 struct er_ctx *er_fake_ctx(struct er_fake_world *world, int rank, int size, int nnodes,
                            uint64_t generation);
-/* This rank's place in a later generation. er_rejoin() is not offered here: ER_E_UNSUPPORTED. */
+/* What er_rejoin() does, set before ranks are forked; NULL: ER_E_UNSUPPORTED. */
+extern int (*er_fake_rejoin)(struct er_ctx *ctx);
+/* This rank's place in a later generation. */
 void er_fake_move(struct er_ctx *ctx, int rank, int size, uint64_t generation);
 
+/* er_commit_begin() is the test's er_commit(); while commits are held, nobody is told how one went
+ * (er_commit_end()). */
+void er_fake_hold_commits(struct er_fake_world *world, bool hold);
 /* What an agent would write into the page of a rank (as created: er_fake_move() keeps the page). */
 void er_fake_notice(struct er_fake_world *world, int rank, uint64_t generation,
                     enum er_notice notice);

@@ -34,12 +34,18 @@ static void backward_weigh(const struct er_node *node, float beta)
             (beta > 0 ? node->in[0]->grad[i] : 0) + weights_of(node)[i] * node->out->grad[0];
 }
 
+static enum er_dtype type_weigh(const struct er_node *node)
+{
+    return ER_F32;
+}
+
 static const struct er_tape_op weigh = {.name = "weigh",
                                         .inputs_n = 1,
                                         .attr_bytes = sizeof(const float *),
                                         .infer = infer_weigh,
                                         .forward = forward_weigh,
-                                        .backward = {backward_weigh}};
+                                        .backward = {backward_weigh},
+                                        .type = type_weigh};
 
 int op_bench_weigh(struct op_bench *bench, struct er_tensor *x, const float *weights,
                    struct er_tensor **ret, struct er_error *err)

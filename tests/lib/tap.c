@@ -1,5 +1,7 @@
 #include "tests/lib/tap.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -11,7 +13,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CASE_TIMEOUT_S = 150, EXIT_FAILED = 1, EXIT_SKIPPED = 77 };
+enum {
+    CASE_TIMEOUT_S = 150,
+    EXIT_FAILED = 1,
+    EXIT_SKIPPED = 77,
+    ENVIRON_MAX = 64 << 10,
+    SWEEPS_MAX = 50 /* a process that is killed may just have started another one */
+};
 
 static int failures_n; /* of the running case */
 
@@ -23,6 +31,11 @@ int er_tap_check_(int held, const char *file, int line, const char *text)
         fflush(stdout);
     }
     return held;
+}
+
+int er_tap_failures(void)
+{
+    return failures_n;
 }
 
 void er_tap_require_(int held, const char *file, int line, const char *text)
@@ -58,12 +71,57 @@ static bool wanted(int argc, char **argv, const char *name)
     return false;
 }
 
-/* The case leads a process group of its own: what it leaves behind is killed with it. */
-static pid_t start_case(const struct er_tap_case *c)
+/* In the environment of all that a case starts; the value names the case. */
+#define MARK "ER_TEST_CASE"
+
+static bool has_mark(pid_t pid, const char *mark)
 {
+    static char text[ENVIRON_MAX];
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof(text));
+    close(fd);
+    return n > 0 && memmem(text, (size_t)n, mark, strlen(mark) + 1);
+}
+
+/* Kills the case's processes. Returns how many it found. */
+static int sweep(const char *mark)
+{
+    DIR *d = opendir("/proc");
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        pid_t pid = (pid_t)atoi(e->d_name);
+        if (pid > 0 && pid != getpid() && has_mark(pid, mark))
+            n += kill(pid, SIGKILL) == 0;
+    }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* A case that failed had no time to end what it started in sessions of their own: agents would go
+ * on beside all the cases after it. */
+static void sweep_all(size_t number)
+{
+    char mark[64];
+    snprintf(mark, sizeof(mark), MARK "=%d-%zu", (int)getpid(), number);
+    for (int i = 0; i < SWEEPS_MAX && sweep(mark) > 0; i++)
+        poll(NULL, 0, 10);
+}
+
+/* The case leads a process group of its own: what it leaves behind is killed with it. */
+static pid_t start_case(const struct er_tap_case *c, size_t number)
+{
+    pid_t runner = getpid();
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
+        char name[32];
+        snprintf(name, sizeof(name), "%d-%zu", (int)runner, number);
+        setenv(MARK, name, 1);
         setpgid(0, 0);
         c->run();
         exit(failures_n > 0 ? EXIT_FAILED : 0);
@@ -96,7 +154,7 @@ static bool run_case(const struct er_tap_case *c, size_t number)
 {
     unsigned timeout_s = (c->timeout_s > 0 ? c->timeout_s : CASE_TIMEOUT_S) * patience();
     int status = 0;
-    pid_t pid = start_case(c);
+    pid_t pid = start_case(c, number);
     bool in_time = pid > 0 && exits_in_time(pid, timeout_s);
     if (pid > 0) {
         kill(-pid, SIGKILL);
@@ -110,6 +168,8 @@ static bool run_case(const struct er_tap_case *c, size_t number)
         printf("# died by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
     bool skipped = in_time && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SKIPPED;
     bool ok = in_time && WIFEXITED(status) && (skipped || WEXITSTATUS(status) == 0);
+    if (!ok)
+        sweep_all(number);
     printf("%s %zu - %s%s\n", ok ? "ok" : "not ok", number, c->name, skipped ? " # SKIP" : "");
     fflush(stdout);
     return ok;

@@ -34,5 +34,8 @@ _Noreturn void er_tap_skip(const char *reason);
 /* A comment line of the report. */
 void er_tap_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* So many checks of this case have failed so far. */
+int er_tap_failures(void);
+
 int er_tap_check_(int held, const char *file, int line, const char *text);
 void er_tap_require_(int held, const char *file, int line, const char *text);

@@ -36,6 +36,14 @@ void er_test_write_file(const char *path, const char *text)
         err(1, "write '%s'", path);
 }
 
+void er_test_write_secret(const char *path, const char *text)
+{
+    er_test_write_file(path, "");
+    if (chmod(path, 0600) < 0)
+        err(1, "make '%s' private", path);
+    er_test_write_file(path, text);
+}
+
 char *er_test_read_file(const char *path)
 {
     FILE *f = fopen(path, "r");

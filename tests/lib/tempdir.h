@@ -10,5 +10,7 @@ void er_test_tempdir(char ret_path[ER_TEST_PATH_MAX]);
 void er_test_rmtree(const char *path);
 /* Whole content, which must equal strlen(text) bytes; ends the process when it cannot write. */
 void er_test_write_file(const char *path, const char *text);
+/* The same, for nobody else to read. */
+void er_test_write_secret(const char *path, const char *text);
 /* Whole file with a final NUL, on the heap (caller frees); NULL when it cannot be read. */
 char *er_test_read_file(const char *path);

@@ -8,14 +8,27 @@
 /*
  * The simulation of the rendezvous as a program:
  *
- *   sim_rendezvous [COUNT [FIRST_SEED]]    seeds; a failing one is shrunk and printed as one line
- *   sim_rendezvous seed SEED [KEEP,...]    one, told in detail; with only those of its faults
+ *   sim_rendezvous [COUNT [FIRST_SEED]]
+ *     seeds; a failing one is shrunk and printed as one line
+ *
+ *   sim_rendezvous seed SEED [KEEP,...]
+ *     one, told in detail; with only those of its faults
+ *
  *   sim_rendezvous replay FILE [tell|story]
- *                                          schedules that failed once, one a line; as a golden
- * trace sim_rendezvous golden FOLDER [--update] scenarios, compared with their traces
- * (sim_golden.c) sim_rendezvous bugs [REPEATS [JOBS]]   every planted bug: found after how many
- * events sim_rendezvous soak MINUTES [FIRST [JOBS [HASH]]] as long as that, in so many processes
- * (0: one for each processor); HASH of the binary goes into the record
+ *     schedules that failed once, one a line; as a golden trace
+ *
+ *   sim_rendezvous golden FOLDER [--update]
+ *     scenarios, compared with their traces (sim_golden.c)
+ *
+ *   sim_rendezvous bugs [REPEATS [JOBS]]
+ *     every planted bug: found after how many events
+ *
+ *   sim_rendezvous soak MINUTES [FIRST [JOBS [HASH]]]
+ *     as long as that, in so many processes (0: one for each processor); HASH of the binary goes
+ *     into the record
+ *
+ *   sim_rendezvous chunk SEEDS FIRST JOBS HASH
+ *     the same for so many seeds, with all hits as JSON (tests/sim/soak adds them up)
  */
 
 #define DEFAULT_SEEDS 300
@@ -103,6 +116,12 @@ int main(int argc, char **argv)
                                            .jobs = jobs_of(number(argc, argv, 4, 0)),
                                            .limit_s = (double)(a ? a : 1) * 60,
                                            .hash = argc > 5 ? argv[5] : ""});
+    if (strcmp(verb, "chunk") == 0 && argc == 6)
+        return sim_soak(&(struct sim_soak){.first = number(argc, argv, 3, 1),
+                                           .count = a,
+                                           .jobs = jobs_of(number(argc, argv, 4, 0)),
+                                           .hash = argv[5],
+                                           .cells = true});
     if (strcmp(verb, "golden") == 0 && argc > 2)
         return sim_golden(&sim, argv[2], argc > 3 && strcmp(argv[3], "--update") == 0);
     sim_verbose = argc > 3 && strcmp(argv[3], "tell") == 0;

@@ -2,11 +2,11 @@
 /*
  * Seeded simulation of the rendezvous: 1 to 64 agents on one embedded store and one virtual clock,
  * in one process. A seed gives the job's shape and a schedule of faults; the same seed and schedule
- * replay exactly. sim.c: agents, workers, clock; sim_check.c: what must always hold, checked on
- * every change of the store in its order; sim_schedule.c: which faults, and when; sim_fault.c: what
- * each does; sim_text.c: shape and schedule as one line; sim_tell.c: what happens as text;
- * sim_golden.c: scenarios and their golden traces; sim_soak.c: many seeds; sim_bugs.c: planted
- * bugs; rendezvous.c: the program.
+ * replay exactly. sim.c: the clock; sim_agent.c: agents, their workers; sim_check.c: what must
+ * always hold, checked on every change of the store in its order; sim_schedule.c: which faults, and
+ * when; sim_fault.c: what each does; sim_text.c: shape and schedule as one line; sim_tell.c: what
+ * happens as text; sim_golden.c: scenarios and their golden traces; sim_soak.c: many seeds;
+ * sim_bugs.c: planted bugs; rendezvous.c: the program.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,7 +54,8 @@
     X(COMMIT, 12)                                                                                  \
     X(KEYS, 6)                                                                                     \
     X(RESPEC, 3)                                                                                   \
-    X(WIPE, 2)
+    X(WIPE, 2)                                                                                     \
+    X(SET, 4)
 enum sim_fault_kind {
 #define SIM_ENUM(name, weight) SIM_##name,
     SIM_FAULT_KINDS(SIM_ENUM)
@@ -92,6 +93,7 @@ enum sim_role {
     X(loss_limit, "store_loss.limit; 0: none")                                                     \
     X(planned, "nodes can take part in planned changes")                                           \
     X(unable, "all but the first")                                                                 \
+    X(vary, "nodes go on with fewer workers, and get them back")                                   \
     X(new_runs, "agents begin another run")                                                        \
     X(stubborn, "percent of workers that take very long to stop")                                  \
     X(prepare, "longest start of workers that are prepared")                                       \
@@ -133,12 +135,17 @@ struct sim_node {
     bool over, late_to_stop;
     enum er_new_run new_run; /* NO: by the shape */
     struct er_verdict verdict;
+    bool set_known, set_busy; /* what is set above the spec: told, being changed */
+    char set[32], set_wish[32], set_id[32];
     int drift_ppm;
     int64_t jump_us;
     /* its workers */
     uint64_t running, last_started; /* generation; 0 none */
     uint64_t nonce;                 /* of what runs: another store may have given the number too */
     bool preparing, reported;
+    int has, offers;           /* workers: that run, that could */
+    struct er_rand slots_rand; /* of them, apart: jobs in which they don't vary stay as they were */
+    uint64_t more_us;          /* some more can; 0: none */
     struct er_farewell farewell;
     uint64_t farewell_us; /* its guard tells the store; 0: it doesn't */
     uint64_t restart_us, left_us, fail_us, ok_us, uncut_us, undeaf_us, ready_us; /* 0: none */
@@ -147,7 +154,7 @@ struct sim_node {
 struct sim_sealed {
     uint64_t generation, nonce;
     uint32_t nnodes, world_size, restarts;
-    int rank[SIM_NODES], first[SIM_NODES];
+    int rank[SIM_NODES], first[SIM_NODES], size[SIM_NODES];
     uint64_t incarnation[SIM_NODES]; /* 0: not a member */
     bool ok[SIM_NODES];
     bool genuine; /* a worker failed by itself */
@@ -180,6 +187,8 @@ struct sim {
     struct er_job_record world;
     bool has_world;
     uint64_t commit_step, commit_generation, commits;
+    uint64_t set_seq; /* of what is set above the spec; 0: nothing is */
+    char set[32], set_id[32];
     uint64_t watch;                       /* the observer's */
     unsigned wipes;                       /* of the store */
     struct sim_sealed former[SIM_FORMER]; /* newest generations of stores that were wiped */
@@ -195,14 +204,20 @@ extern bool sim_verbose;
 uint64_t sim_below(struct er_rand *r, uint64_t n);
 bool sim_chance(struct er_rand *r, unsigned percent);
 uint64_t sim_soon(const struct sim *sim, struct er_rand *r, uint64_t max_us);
-void sim_down(struct sim_node *node);
-void sim_dirty(struct sim *sim); /* everybody may have something to do */
-void sim_report(struct sim_node *node, bool ok, bool uncounted);
+void sim_dirty(struct sim *sim);                     /* everybody may have something to do */
+uint64_t sim_local_now(const struct sim_node *node); /* on its own clock */
+bool sim_due(const struct sim *sim, uint64_t *at);   /* `at` has come; 0 then */
 /* Runs one seed; `sim` has a shape and a schedule already when `keep`. True: nothing was violated.
  */
 bool sim_run(struct sim *sim, uint64_t seed, bool keep);
 /* A scenario, whose shape `sim` has: the steps of sim_golden.c instead of faults. */
 bool sim_run_plain(struct sim *sim);
+
+/* sim_agent.c */
+void sim_turn(struct sim *sim, struct sim_node *node); /* what is due there, but for its driver */
+void sim_down(struct sim_node *node);
+void sim_report(struct sim_node *node, bool ok, bool uncounted);
+void sim_tune(struct sim_node *node); /* by what it was told is set */
 
 /* sim_check.c */
 void sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -258,6 +273,7 @@ struct sim_soak {
     unsigned jobs;         /* processes */
     double limit_s;        /* 0: none */
     const char *hash;      /* of the binary, for a line of JSON; NULL: no such line */
+    bool cells;            /* lines with all hits, and with sizes of jobs */
 };
 /* Runs them, says what they have covered. The exit status. */
 int sim_soak(const struct sim_soak *opts);

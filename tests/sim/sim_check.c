@@ -90,7 +90,7 @@ static void check_member(struct sim *sim, const struct er_job_record *w, struct 
 static void check_members(struct sim *sim, const struct er_job_record *w, struct sim_sealed *g)
 {
     bool taken[SIM_NODES] = {false};
-    int first[SIM_NODES + 1] = {0}, slots[SIM_NODES] = {0};
+    int first[SIM_NODES + 1] = {0}, node[SIM_NODES] = {0};
     uint32_t n = 0;
 
     for (int i = 0; i < sim->n && !sim->broken; i++) {
@@ -100,7 +100,7 @@ static void check_members(struct sim *sim, const struct er_job_record *w, struct
             continue;
         check_member(sim, w, g, i, taken);
         if (!sim->broken)
-            slots[a->group_rank] = sim->slots[i];
+            node[a->group_rank] = i;
         n++;
     }
     if (sim->broken)
@@ -109,12 +109,16 @@ static void check_members(struct sim *sim, const struct er_job_record *w, struct
                 "%u assignments for %u nodes, bounds %u:%u", n, w->nnodes, w->min_nodes,
                 w->max_nodes);
     for (uint32_t i = 0; i < n; i++)
-        first[i + 1] = first[i] + slots[i];
-    sim_require(sim, first[n] == (int)w->world_size, "world size %u, slots %d", w->world_size,
-                first[n]);
-    for (int i = 0; i < sim->n; i++)
-        sim_require(sim, !g->incarnation[i] || g->first[i] == first[g->rank[i]],
-                    "first rank of n%d", i);
+        first[i] = g->first[node[i]];
+    first[n] = (int)w->world_size;
+    sim_require(sim, first[0] == 0, "the first rank is %d", first[0]);
+    for (uint32_t i = 0; i < n; i++) {
+        int size = first[i + 1] - first[i], most = sim->slots[node[i]];
+
+        g->size[node[i]] = size;
+        sim_require(sim, size >= 1 && size <= most && (sim->shape.vary || size == most),
+                    "n%d has %d of %d workers", node[i], size, most);
+    }
 }
 
 /* Survivors keep their order. */
@@ -273,6 +277,24 @@ static void see_result(struct sim *sim, const struct er_key *key, int i,
     }
 }
 
+/* Each change is made from the one before it, and written once. */
+static void see_set(struct sim *sim, const struct er_store_kv *kv)
+{
+    struct er_overrides o;
+
+    if (er_overrides_parse(kv->value, &o, NULL)) {
+        sim_fail(sim, "what is set is malformed");
+        return;
+    }
+    sim_require(sim, o.seq == sim->set_seq + 1, "change %llu of what is set follows %llu",
+                (unsigned long long)o.seq, (unsigned long long)sim->set_seq);
+    sim_require(sim, strcmp(o.id, sim->set_id) != 0, "%s was written twice", o.id);
+    sim_require(sim, sim->has_world && !sim_job_over(&sim->world), "%s: the job is over", o.id);
+    sim->set_seq = o.seq;
+    snprintf(sim->set_id, sizeof(sim->set_id), "%.31s", o.id);
+    snprintf(sim->set, sizeof(sim->set), "%.31s", o.text);
+}
+
 /* "Left" is only said of what does not run any more. */
 static void see_member(struct sim *sim, int i, const struct er_store_kv *kv)
 {
@@ -305,6 +327,9 @@ static void see_first(struct sim *sim, const struct er_key *key, int i, bool put
         sim->registered[i] = false;
     } else if (key->kind == ER_KEY_CKPT && !put) {
         sim->commit_step = sim->commit_generation = 0;
+    } else if (key->kind == ER_KEY_OVERRIDES && !put) {
+        sim->set_seq = 0;
+        sim->set[0] = 0;
     }
 }
 
@@ -315,6 +340,8 @@ static void see_second(struct sim *sim, const struct er_key *key, int i,
         see_world(sim, kv, request_gone);
     else if (key->kind == ER_KEY_CKPT)
         see_commit(sim, kv);
+    else if (key->kind == ER_KEY_OVERRIDES)
+        see_set(sim, kv);
     else if (key->kind == ER_KEY_RESULT && i >= 0)
         see_result(sim, key, i, kv);
     else if (key->kind == ER_KEY_ASIDE)
@@ -399,7 +426,9 @@ void sim_wipe(struct sim *sim)
     memset(sim->registered, 0, sizeof(sim->registered));
     sim->fence[0] = 0;
     sim->has_world = false;
-    sim->commit_step = sim->commit_generation = 0;
+    sim->commit_step = sim->commit_generation = sim->set_seq = 0;
+    sim->set[0] = sim->set_id[0] =
+        0; /* whose reply was lost with the old store may be written anew */
     sim->wipes++;
     sim_observe(sim);
 }
@@ -413,6 +442,7 @@ void sim_check_start(struct sim_node *node, const struct er_assignment *a)
     int i = node->index;
 
     sim_look(sim); /* the seal may come with this very dispatch */
+    sim_require(sim, node->set_known, "n%d starts before it knows what is set", i);
     g = sealed_ever(sim, a->generation, a->nonce);
     sim_require(sim, node->running == 0 || (node->preparing && node->running == a->generation),
                 "n%d started %llu while %llu runs", i, (unsigned long long)a->generation,
@@ -425,8 +455,9 @@ void sim_check_start(struct sim_node *node, const struct er_assignment *a)
     sim_require(sim, g->incarnation[i] == node->incarnation, "n%d started another's assignment", i);
     sim_require(sim,
                 g->rank[i] == a->node_rank && g->first[i] == a->first_rank &&
-                    g->nnodes == (uint32_t)a->nnodes && g->world_size == (uint32_t)a->world_size &&
-                    g->restarts == a->restarts && strcmp(g->master, a->master_addr) == 0,
+                    g->size[i] == a->local_size && g->nnodes == (uint32_t)a->nnodes &&
+                    g->world_size == (uint32_t)a->world_size && g->restarts == a->restarts &&
+                    strcmp(g->master, a->master_addr) == 0,
                 "n%d has other ranks than the sealed ones", i);
 }
 
@@ -488,6 +519,18 @@ void sim_check_rest(struct sim *sim)
                 "after the faults %d of %d nodes run generation %llu (phase %d, next %llu)", have,
                 want, (unsigned long long)sim->world.last_sealed, (int)sim->world.phase,
                 (unsigned long long)sim->world.next);
+    for (int i = 0; i < sim->n; i++) {
+        const struct sim_node *node = &sim->nodes[i];
+
+        sim_require(sim, !node->running || node->has == sim->slots[i],
+                    "after the faults n%d runs %d of %d workers", i, node->has, sim->slots[i]);
+    }
+    for (int i = 0; i < sim->n; i++) {
+        const struct sim_node *node = &sim->nodes[i];
+
+        sim_require(sim, !node->driver || strcmp(node->set, sim->set) == 0,
+                    "after the faults n%d goes by %s, and %s is set", i, node->set, sim->set);
+    }
     check_leftovers(sim);
 }
 

@@ -187,6 +187,9 @@ static bool do_drain(struct sim *sim, struct sim_node *node, uint64_t amount)
 {
     struct er_ask a = {.kind = ER_ASK_DRAIN, .incarnation = node->incarnation};
 
+    if (amount % 3 ==
+        0) /* in some time that it was given: from hardly any to more than is needed */
+        a.deadline_us = 1 + amount % (100 * ER_US_PER_S);
     memcpy(a.node, node->id, sizeof(node->id));
     ask(sim, node, &a);
     return true;
@@ -289,6 +292,35 @@ static bool do_respec(struct sim *sim, struct sim_node *node, uint64_t amount)
     return true;
 }
 
+static int merge_set(void *user, const struct er_overrides *now, struct er_overrides *next)
+{
+    struct sim_node *node = user;
+
+    snprintf(next->id, sizeof(next->id), "%s", node->set_id);
+    snprintf(next->text, sizeof(next->text), "%s", node->set_wish);
+    return 0;
+}
+
+static void on_set(void *user, int rc, const void *value, size_t n)
+{
+    struct sim_node *node = user;
+
+    node->set_busy = false;
+}
+
+static bool do_set(struct sim *sim, struct sim_node *node, uint64_t amount)
+{
+    if (node->set_busy)
+        return false;
+    node->set_busy = true;
+    snprintf(node->set_wish, sizeof(node->set_wish), "%llu\n",
+             (unsigned long long)(amount % (10 * ER_US_PER_S)));
+    snprintf(node->set_id, sizeof(node->set_id), "set-%llu", (unsigned long long)++sim->requests);
+    er_driver_override(node->driver, node->driver->now_us + amount % (20 * ER_US_PER_S), merge_set,
+                       on_set, node);
+    return true;
+}
+
 static bool (*const actions[SIM_FAULT_COUNT])(struct sim *, struct sim_node *, uint64_t) = {
     [SIM_FAIL] = do_fail,
     [SIM_QUIT] = do_quit,
@@ -318,6 +350,7 @@ static bool (*const actions[SIM_FAULT_COUNT])(struct sim *, struct sim_node *, u
     [SIM_KEYS] = do_keys,
     [SIM_RESPEC] = do_respec,
     [SIM_WIPE] = do_wipe,
+    [SIM_SET] = do_set,
 };
 
 bool sim_act(struct sim *sim, struct sim_node *node, enum sim_fault_kind kind, uint64_t amount)

@@ -68,7 +68,7 @@ static void aim_shape(struct sim_shape *s, struct er_rand *r)
 void sim_pick_shape(struct sim *sim)
 {
     static const uint64_t budgets[] = {0, 1, 3, 10, UINT32_MAX, UINT32_MAX, UINT32_MAX};
-    struct er_rand *r = &sim->rand;
+    struct er_rand *r = &sim->rand, apart;
     struct sim_shape *s = &sim->shape;
 
     s->focus = pick_focus(r);
@@ -93,6 +93,8 @@ void sim_pick_shape(struct sim *sim)
     s->interval = sim_chance(r, 50) ? 60 : 10;
     s->patience = s->focus == SIM_PHASE_COUNT ? 30 : 90;
     aim_shape(s, r);
+    er_rand_init(&apart, ~sim->seed);
+    s->vary = sim_chance(&apart, 40);
 }
 
 /* ---- the schedule ---- */
@@ -197,7 +199,7 @@ static void aim(struct er_rand *r, struct sim_fault *f, uint64_t focus, bool las
                                                SIM_KEYS};
     static const enum sim_fault_kind gentle[] = {
         SIM_LOST_REPLY, SIM_LATE,    SIM_LOST,    SIM_DUPLICATE, SIM_REFUSED, SIM_DELAY, SIM_SCALE,
-        SIM_ASIDE,      SIM_RELEASE, SIM_COMPACT, SIM_CLOCK,     SIM_COMMIT,  SIM_KEYS};
+        SIM_ASIDE,      SIM_RELEASE, SIM_COMPACT, SIM_CLOCK,     SIM_COMMIT,  SIM_KEYS,  SIM_SET};
     static const enum sim_fault_kind rough[] = {
         SIM_FAIL, SIM_QUIT,  SIM_SUCCESS, SIM_CRASH_FAST, SIM_CRASH_SLOW,
         SIM_TOLD, SIM_CUT,   SIM_DEAF,    SIM_REBOOT,     SIM_OUTAGE,

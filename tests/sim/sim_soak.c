@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "tests/sim/sim.h"
 
 /* Many seeds, in several processes, and what they have covered. */
@@ -14,9 +15,16 @@
 #define FAILURES_MAX 5
 #define ENOUGH       1000 /* hits of a cell */
 
+/* Jobs by their number of nodes: up to so many. */
+static const int sizes[] = {1, 3, 8, 16, 32, SIM_NODES};
+#define SIZES ER_ARRAY_N(sizes)
+
 /* Of one process; it alone writes it. */
 struct tally {
     uint64_t seed, events, failures; /* seed: under way */
+    struct {
+        uint64_t seeds, events;
+    } by_size[SIZES];
     uint64_t hits[SIM_FAULT_COUNT][SIM_PHASE_COUNT][SIM_ROLE_COUNT];
 };
 
@@ -207,6 +215,39 @@ static void print_record(const struct sim_soak *o, uint64_t seeds, const struct 
            (unsigned long long)l.hits, o->jobs, took, o->hash);
 }
 
+/* Two more lines, for who adds up many runs. */
+static void print_cells(void)
+{
+    printf("{\"figure\":\"soak_cells\",\"cells\":{");
+    for (unsigned k = 0; k < SIM_FAULT_COUNT; k++) {
+        printf("%s\"%s\":{", k ? "," : "", sim_fault_names[k]);
+        for (unsigned p = 0; p < SIM_PHASE_COUNT; p++) {
+            const char *comma = "";
+
+            printf("%s\"%s\":{", p ? "," : "", sim_phase_names[p]);
+            for (unsigned r = 0; r < SIM_ROLE_COUNT; r++) {
+                if (sim_impossible((enum sim_fault_kind)k, (enum sim_phase)p, (enum sim_role)r))
+                    continue;
+                printf("%s\"%s\":%llu", comma, sim_role_names[r],
+                       (unsigned long long)sim_hits[k][p][r]);
+                comma = ",";
+            }
+            printf("}");
+        }
+        printf("}");
+    }
+    printf("}}\n");
+}
+
+static void print_sizes(const struct tally *t)
+{
+    printf("{\"figure\":\"soak_sizes\",\"sizes\":{");
+    for (size_t i = 0; i < SIZES; i++)
+        printf("%s\"%d to %d\":[%llu,%llu]", i ? "," : "", i ? sizes[i - 1] + 1 : 1, sizes[i],
+               (unsigned long long)t->by_size[i].seeds, (unsigned long long)t->by_size[i].events);
+    printf("}}\n");
+}
+
 /* ---- seeds ---- */
 
 struct run {
@@ -230,6 +271,16 @@ static bool take_seed(const struct run *r, uint64_t *ret)
     return false;
 }
 
+static void note_size(struct tally *t, const struct sim *sim)
+{
+    size_t i = 0;
+
+    while (sizes[i] < sim->n)
+        i++;
+    t->by_size[i].seeds++;
+    t->by_size[i].events += sim->events;
+}
+
 static void run_job(void *arg, unsigned job)
 {
     static struct sim sim;
@@ -239,6 +290,7 @@ static void run_job(void *arg, unsigned job)
     while (take_seed(r, &t->seed)) {
         bool ok = sim_run(&sim, t->seed, false);
 
+        note_size(t, &sim);
         t->events += sim.events;
         if (ok)
             continue;
@@ -261,6 +313,10 @@ static void add_up(const struct board *b, unsigned jobs, struct tally *ret)
         ret->failures += b->tallies[i].failures;
         for (size_t k = 0; k < sizeof(sim_hits) / sizeof(*to); k++)
             to[k] += from[k];
+        for (size_t k = 0; k < SIZES; k++) {
+            ret->by_size[k].seeds += b->tallies[i].by_size[k].seeds;
+            ret->by_size[k].events += b->tallies[i].by_size[k].events;
+        }
     }
 }
 
@@ -286,5 +342,9 @@ int sim_soak(const struct sim_soak *opts)
            (unsigned long long)all.failures);
     if (opts->hash)
         print_record(opts, board->taken, &all, took);
+    if (opts->cells) {
+        print_cells();
+        print_sizes(&all);
+    }
     return ok && !all.failures ? 0 : 1;
 }

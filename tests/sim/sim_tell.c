@@ -232,6 +232,9 @@ void sim_tell_note(const struct sim *sim, const char *actor, const struct er_not
     case ER_NOTE_SEALED:
     case ER_NOTE_NODE_JOINED:
     case ER_NOTE_REQUEST:
+    case ER_NOTE_RESIZE:
+    case ER_NOTE_STEP_SKIPPED:
+    case ER_NOTE_KIND_COUNT:
         break;
     }
 }

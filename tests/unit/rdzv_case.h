@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "rendezvous/rdzv.h"
 #include "rendezvous/store_mem.h"
+#include "tests/lib/driver_opts.h"
 
 #define N 260 /* more than two batches of assignments */
 
@@ -19,7 +20,10 @@ struct node {
     unsigned prepares, notices;
     bool preparing;
     bool over, slow; /* slow: doesn't answer stop by itself */
+    bool hangs;      /* its workers do not come up ahead of a change */
     struct er_verdict v;
+    unsigned overrides_told;
+    char overrides[256];
 };
 
 static struct node nodes[N];
@@ -31,6 +35,7 @@ static inline void on_start(void *user, const struct er_assignment *a)
 {
     struct node *n = user;
 
+    cr_assert_gt(n->overrides_told, 0u); /* whatever is set is known before anything starts */
     cr_assert(n->running == 0 || (n->preparing && n->running == a->generation));
     n->preparing = false;
     n->running = a->generation;
@@ -57,7 +62,8 @@ static inline void on_prepare(void *user, const struct er_assignment *a)
     n->running = a->generation;
     n->preparing = true;
     n->prepares++;
-    er_driver_prepared(n->driver, a->generation);
+    if (!n->hangs)
+        er_driver_prepared(n->driver, a->generation);
 }
 
 static inline void on_notice(void *user, enum er_driver_notice kind, uint64_t target)
@@ -89,29 +95,26 @@ static inline void on_note(void *user, const struct er_note *note)
     n->left_notes += note->kind == ER_NOTE_NODE_LEFT;
 }
 
+static inline void on_overrides(void *user, const struct er_overrides *now)
+{
+    struct node *n = user;
+
+    n->overrides_told++;
+    snprintf(n->overrides, sizeof(n->overrides), "%.255s", now ? now->text : "");
+}
+
 static inline void begin(uint32_t min, uint32_t max)
 {
     memset(nodes, 0, sizeof(nodes));
     now_us = ER_US_PER_S;
     incarnations = 0;
     cr_assert_eq(er_store_mem_new(&root, NULL), 0);
-    base = (struct er_driver_opts){
-        .job = "job",
-        .prefix = "/elastic-run",
-        .slots = 2,
-        .preferred_rank = -1,
-        .min_nodes = min,
-        .max_nodes = max,
-        .restart_max = 3,
-        .restart_window_us = ER_FOREVER,
-        .join_timeout_us = 600 * ER_US_PER_S,
-        .last_call_us = 30 * ER_US_PER_S,
-        .exit_timeout_us = 300 * ER_US_PER_S,
-        .lease_ttl_us = 5 * ER_US_PER_S,
-        .death_grace_us = ER_US_PER_S,
-        .stop_grace_us = 30 * ER_US_PER_S,
-        .spec = "command=train\nnproc=2\n",
-    };
+    base = er_test_driver_opts();
+    base.min_nodes = min;
+    base.max_nodes = max;
+    base.restart_window_us = ER_FOREVER;
+    base.backoff_max_us = 0;
+    base.spec = "command=train\nnproc=2\n";
 }
 
 static inline void down(int i)
@@ -133,8 +136,13 @@ static inline void end(void)
 
 static inline void up(int i)
 {
-    static const struct er_driver_callbacks callbacks = {on_start, on_stop,    on_verdict,
-                                                         on_note,  on_prepare, on_notice};
+    static const struct er_driver_callbacks callbacks = {.start = on_start,
+                                                         .stop = on_stop,
+                                                         .verdict = on_verdict,
+                                                         .note = on_note,
+                                                         .prepare = on_prepare,
+                                                         .notice = on_notice,
+                                                         .overrides = on_overrides};
     struct er_driver_opts o = base;
 
     snprintf(o.node_id, sizeof(o.node_id), "n%d", i);

@@ -142,6 +142,44 @@ Test(base_ctlclient, late_answers_are_dropped)
     stop_agent(&a);
 }
 
+Test(base_ctlclient, an_answer_may_be_fetched_later)
+{
+    struct er_ctl_msg request = {.type = ER_CTL_BYE}, reply;
+    struct agent a = connected();
+
+    er_ctl_num(&request, 1);
+    cr_expect(er_ctl_client_answer(&client, 0, &error) == -ENOENT, "nothing was asked");
+    cr_assert(er_ctl_client_ask(&client, &request, LONG_US, &error) == 0, "%s", error.text);
+    cr_expect(er_ctl_client_answer(&client, 0, &error) == ER_CTL_UNANSWERED);
+    cr_expect(er_ctl_client_answer(&client, SHORT_US, &error) == ER_CTL_UNANSWERED);
+    answer(&a, 1, -5);
+    answer(&a, 2, 22);
+    cr_assert(ask(LONG_US, &reply) == 0 && reply.status == 22, "another goes by it");
+    for (int i = 0; i < 2; i++)
+        cr_assert(er_ctl_client_answer(&client, 0, &error) == 0, "it was kept");
+    cr_expect(client.later.type == ER_CTL_REPLY && client.later.status == -5);
+    stop_agent(&a);
+}
+
+Test(base_ctlclient, the_newest_one_to_be_fetched_later_counts)
+{
+    struct er_ctl_msg request = {.type = ER_CTL_BYE};
+    struct agent a = connected();
+
+    er_ctl_num(&request, 1);
+    for (int i = 0; i < 2; i++)
+        cr_assert(er_ctl_client_ask(&client, &request, LONG_US, &error) == 0, "%s", error.text);
+    answer(&a, 1, 11);
+    cr_expect(er_ctl_client_answer(&client, 0, &error) == ER_CTL_UNANSWERED);
+    answer(&a, 2, 22);
+    cr_assert(er_ctl_client_answer(&client, LONG_US, &error) == 0, "%s", error.text);
+    cr_expect(client.later.status == 22);
+    cr_assert(er_ctl_client_ask(&client, &request, LONG_US, &error) == 0, "%s", error.text);
+    er_cleanup_fd(&a.conn);
+    cr_expect(er_ctl_client_answer(&client, LONG_US, &error) == ER_E_PEER_LOST);
+    stop_agent(&a);
+}
+
 Test(base_ctlclient, an_agent_that_goes_or_talks_nonsense_is_told_from_one_that_is_slow)
 {
     struct agent a = connected();

@@ -82,6 +82,66 @@ Test(base_file, replace_creates_and_overwrites)
     cr_expect(entries(dir) == 1);
 }
 
+Test(base_file, secret_that_all_may_read_is_refused)
+{
+    struct er_buf buf;
+    struct er_error err = ER_ERROR_INIT;
+
+    er_buf_init(&buf, 64);
+    for (mode_t mode = 0600; mode <= 0607; mode++) {
+        int want = mode & 7 ? ER_E_CONFIG : 0;
+
+        cr_assert(er_file_replace(below("f"), "secret", 6, mode, NULL) == 0);
+        buf.len = 0;
+        cr_expect(er_file_read_secret(below("f"), &buf, &err) == want, "%o", (unsigned)mode);
+        cr_expect(buf.len == (want ? 0 : 6));
+        cr_expect(!want || (strstr(err.text, below("f")) && strstr(err.text, "chmod o=")));
+    }
+    cr_assert(er_file_replace(below("f"), "secret", 6, 0640, NULL) == 0);
+    cr_expect(er_file_read_secret(below("f"), &buf, &err) == 0);
+    cr_expect(er_file_read_secret("/dev/null", &buf, &err) == 0);
+    cr_expect(er_file_read_secret(below("none"), &buf, &err) == -ENOENT);
+    er_buf_done(&buf);
+}
+
+Test(base_file, others_do_not_lead_our_folders_away)
+{
+    struct er_error err = ER_ERROR_INIT;
+    struct stat st;
+
+    cr_assert(mkdir(below("all"), 0700) == 0 && chmod(below("all"), 01777) == 0);
+    cr_expect(er_mkdir_all_own(below("all/ours/too"), 0755, &err) == 0, "%s", err.text);
+    cr_expect(er_mkdir_all_own(below("all/ours/too"), 0755, &err) == 0);
+    if (geteuid() != 0)
+        cr_skip_test("needs root to make what belongs to another user");
+    cr_assert(mkdir(below("all/theirs"), 0777) == 0 && chown(below("all/theirs"), 1, 1) == 0);
+    cr_expect(er_mkdir_all_own(below("all/theirs/x"), 0755, &err) == -EPERM);
+    cr_expect(strstr(err.text, "all/theirs' belongs to user 1"), "%s", err.text);
+    cr_assert(symlink("ours", below("all/link")) == 0 && lchown(below("all/link"), 1, 1) == 0);
+    cr_expect(er_mkdir_all_own(below("all/link/y"), 0755, &err) == -EPERM);
+    cr_expect(stat(below("all/ours/y"), &st) < 0 && errno == ENOENT);
+    /* Where not everybody can write, whoever made it was meant to. */
+    cr_assert(chmod(below("all"), 0755) == 0);
+    cr_expect(er_mkdir_all_own(below("all/theirs/x"), 0755, &err) == 0);
+}
+
+Test(base_file, a_private_folder_is_ours_alone)
+{
+    const char *path = below("private"), *file = below("file"), *link = below("link");
+    struct stat st;
+
+    for (int i = 0; i < 2; i++) { /* made; then opened to all, and closed again */
+        cr_assert_eq(er_mkdir_private(path, NULL), 0);
+        cr_assert_eq(stat(path, &st), 0);
+        cr_assert_eq(st.st_mode & 0777, 0700u);
+        cr_assert_eq(chmod(path, 0755), 0);
+    }
+    er_test_write_file(file, "");
+    cr_assert_eq(er_mkdir_private(file, NULL), -ENOTDIR);
+    cr_assert_eq(symlink(path, link), 0);
+    cr_assert_eq(er_mkdir_private(link, NULL), -ENOTDIR);
+}
+
 Test(base_file, replace_works_without_a_folder_in_the_name)
 {
     cr_assert(chdir(dir) == 0);

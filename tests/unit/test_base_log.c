@@ -80,6 +80,24 @@ Test(base_field, integers_are_exact)
     expect_text(ER_UINT("n", 0), "n=0");
 }
 
+/* jansson, for one, refuses a whole text for one number that is too large. */
+Test(base_field, integers_in_json_are_ones_that_its_readers_take)
+{
+    const struct er_field fields[] = {ER_UINT("most", UINT64_MAX), ER_UINT("fits", INT64_MAX)};
+    struct er_buf buf;
+    json_t *root;
+
+    er_buf_init(&buf, 256);
+    cr_assert(er_buf_add_str(&buf, "{") == 0 && er_fields_json(&buf, fields, 2) == 0 &&
+              er_buf_add_str(&buf, "}") == 0);
+    root = json_loads(er_buf_str(&buf), 0, NULL);
+    cr_assert_not_null(root);
+    cr_expect(json_integer_value(json_object_get(root, "most")) == INT64_MAX);
+    cr_expect(json_integer_value(json_object_get(root, "fits")) == INT64_MAX);
+    json_decref(root);
+    er_buf_done(&buf);
+}
+
 Test(base_field, doubles_are_short_and_exact)
 {
     struct er_rand r;

@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -64,4 +65,26 @@ Test(base_utf8, printable_means_nothing_for_a_terminal_to_act_upon)
     cr_expect(!er_utf8_is_printable("\x7f", 1) && !er_utf8_is_printable("\xC2\x9b", 2));
     cr_expect(!er_utf8_is_printable("\x9b", 1) && !er_utf8_is_printable("a\0b", 3));
     cr_expect(er_utf8_is_printable("\xC2\xA0", 2), "the first one after C1");
+}
+
+Test(base_utf8, tamed_text_keeps_its_length_and_what_may_be_shown)
+{
+    static const struct {
+        const char *text, *wanted;
+    } CASES[] = {
+        {"", ""},
+        {"t\xC3\xA4xt", "t\xC3\xA4xt"},
+        {"\x1b]0;x\x07", "?]0;x?"},
+        {"a\nb\r\t\x7f", "a\nb???"},
+        {"\xC2\x9b[J", "??[J"},
+        {"\x9bz\xE2\x82", "?z??"},
+    };
+
+    for (size_t i = 0; i < ER_ARRAY_N(CASES); i++) {
+        char text[32];
+
+        snprintf(text, sizeof(text), "%s", CASES[i].text);
+        er_utf8_tame(text, strlen(text));
+        cr_expect(strcmp(text, CASES[i].wanted) == 0, "case %zu: %s", i, text);
+    }
 }

@@ -38,6 +38,11 @@ static struct er_job_record full_world(void)
     w.age_n = ER_BUDGET_AGES;
     for (unsigned i = 0; i < ER_BUDGET_AGES; i++)
         w.ages[i] = (struct er_budget_age){3600000000ull, UINT32_MAX};
+    w.poison.n = ER_POISON_MAX;
+    for (unsigned i = 0; i < ER_POISON_MAX; i++)
+        w.poison.steps[i] = (struct er_poison_step){UINT64_MAX, UINT32_MAX};
+    w.skips.n = ER_SKIPS_MAX;
+    memset(w.skips.steps, 0xFF, sizeof(w.skips.steps));
     w.has_cause = true;
     w.cause = full_cause();
     memset(w.verdict, 'v', sizeof(w.verdict) - 1);
@@ -76,6 +81,8 @@ Test(codec, the_fullest_world_fits_its_limit_by_cutting_texts)
     cr_assert_leq(n, (size_t)ER_WORLD_BYTES_MAX);
     cr_assert_eq(er_job_record_parse((struct er_bytes){bytes, n}, &back, NULL), 0);
     cr_assert_eq(back.generation, w.generation);
+    cr_assert_eq(back.skips.steps[ER_SKIPS_MAX - 1], UINT64_MAX);
+    cr_assert_eq(back.poison.steps[ER_POISON_MAX - 1].failures, UINT32_MAX);
     cr_assert_str_eq(back.cause.node_id, w.cause.node_id);
     cr_assert_lt(strlen(back.cause.message), strlen(w.cause.message));
 }
@@ -89,6 +96,7 @@ Test(codec, full_records_fit)
                           INT32_MAX,  ER_GEN_MAX, UINT64_MAX, INT32_MIN},
                      a2;
     struct er_member m2;
+    struct er_overrides o = {.seq = 0}, o2;
     size_t n;
 
     memset(m.address, 'a', sizeof(m.address) - 1);
@@ -102,6 +110,14 @@ Test(codec, full_records_fit)
     cr_assert_leq(n, (size_t)ER_RESULT_BYTES_MAX);
     cr_assert_eq(er_result_parse((struct er_bytes){bytes, n}, &r2, NULL), 0);
     cr_assert_str_eq(r2.cause.message, r.cause.message);
+    o.seq = o.wall_us = UINT64_MAX;
+    memset(o.id, 'i', sizeof(o.id) - 1);
+    memset(o.by, 'b', sizeof(o.by) - 1);
+    memset(o.text, 't', sizeof(o.text) - 1);
+    n = er_overrides_encode(&o, bytes);
+    cr_assert_leq(n, (size_t)ER_OVERRIDES_BYTES_MAX);
+    cr_assert_eq(er_overrides_parse((struct er_bytes){bytes, n}, &o2, NULL), 0);
+    cr_assert_str_eq(o2.text, o.text);
     n = er_assign_encode(&a, bytes);
     cr_assert_eq(er_assign_parse((struct er_bytes){bytes, n}, &a2, NULL), 0);
     cr_assert_eq(a2.generation, a.generation);
@@ -122,6 +138,31 @@ Test(codec, every_truncation_and_every_tail_is_refused)
         cr_assert_eq(er_job_record_parse((struct er_bytes){bytes, i}, &back, NULL), ER_E_CORRUPT);
     cr_assert_eq(er_job_record_parse((struct er_bytes){bytes, n + 1}, &back, NULL), ER_E_CORRUPT);
     cr_assert_eq(back.seq, 77u);
+}
+
+Test(codec, records_without_a_deadline_have_the_form_that_they_had_before_there_were_any)
+{
+    struct er_ask ask = {.kind = ER_ASK_STOP}, back;
+    struct er_assign assign = {.drain_code = 75}, assigned;
+    unsigned char bytes[ER_ASK_BYTES_MAX], without[ER_ASK_BYTES_MAX];
+    size_t n = er_ask_encode(&ask, without), more;
+
+    ask.deadline_us = 300;
+    more = er_ask_encode(&ask, bytes);
+    cr_assert_eq(more, n + 2);
+    cr_assert_eq(memcmp(bytes, without, n), 0);
+    cr_assert_eq(er_ask_parse((struct er_bytes){bytes, more}, &back, NULL), 0);
+    cr_assert_eq(back.deadline_us, 300u);
+    cr_assert_eq(er_ask_parse((struct er_bytes){bytes, n}, &back, NULL), 0);
+    cr_assert_eq(back.deadline_us, 0u);
+    bytes[n] = 0;
+    cr_assert_eq(er_ask_parse((struct er_bytes){bytes, n + 1}, &back, NULL), ER_E_CORRUPT);
+    n = er_assign_encode(&assign, bytes);
+    assign.drain_us = 1;
+    cr_assert_eq(er_assign_encode(&assign, bytes), n + 1);
+    cr_assert_eq(er_assign_parse((struct er_bytes){bytes, n + 1}, &assigned, NULL), 0);
+    cr_assert_eq(assigned.drain_us, 1u);
+    cr_assert_eq(assigned.drain_code, 75);
 }
 
 Test(codec, another_version_is_a_protocol_error)

@@ -38,18 +38,21 @@ Test(config, command_line_beats_variable_beats_spec_beats_scheduler_beats_defaul
     er_config_free(l.config);
 }
 
-Test(config, slurm_names_the_job)
+Test(config, a_unit_of_systemd_names_job_and_deadline)
 {
-    struct loaded l = load_config(
-        &(struct load_case){.args = ARGS("x"), .env = ARGS("HOME=/h", "SLURM_JOB_ID=9")});
+    static const char *const env[] = {"HOME=/h", "ELASTIC_INSTANCE=train",
+                                      "ELASTIC_STOP_TIMEOUT=90s", NULL};
+    static const char spec[] = "command: a\npreempt: {deadline: 5s}\n";
+    struct loaded l = load_config(&(struct load_case){.args = ARGS("x"), .env = env});
 
     cr_assert_eq(l.rc, 0, "%s", l.text);
-    cr_expect_str_eq(l.config->name, "slurm-9");
+    cr_expect_str_eq(l.config->name, "train");
+    cr_expect_eq(l.config->preempt.deadline_us, 90 * ER_US_PER_S);
+    cr_expect(!l.config->node.id_is_host || !l.config->node.id_is_unit);
     er_config_free(l.config);
-    l = load_config(&(struct load_case){
-        .args = ARGS("x"),
-        .env = ARGS("HOME=/h", "SLURM_JOB_ID=9", "SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=3")});
-    cr_expect_str_eq(l.config->name, "7_3");
+    l = load_config(&(struct load_case){.args = ARGS(SPEC), .env = env, .spec = spec});
+    cr_assert_eq(l.rc, 0, "%s", l.text);
+    cr_expect_eq(l.config->preempt.deadline_us, 5 * ER_US_PER_S);
     er_config_free(l.config);
 }
 
@@ -443,6 +446,41 @@ Test(config, torchruns_own_stores_are_a_managed_one_on_several_nodes)
         cr_expect_eq(l.config->warnings.n, 1);
         cr_expect(strstr(l.config->warnings.items[0], "secret_file"));
         cr_expect_eq(!l.config->name_made_up, MANAGED[i].named);
+        er_config_free(l.config);
+    }
+}
+
+Test(config, a_password_in_plaintext_is_warned_of)
+{
+    static const struct {
+        const char *endpoint, *tls;
+        bool warned;
+    } CASES[] = {
+        {"etcd-1:2379", NULL, true},          {"http://10.0.0.1:2379", NULL, true},
+        {"etcd-1:2379", "ca=/ca.pem", false}, {"https://etcd-1:2379", NULL, false},
+        {"127.0.0.1:2379", NULL, false},      {"[::1]:2379", NULL, false},
+        {"unix:/run/etcd.sock", NULL, false}, {"srv:example.org", NULL, true},
+    };
+
+    for (size_t i = 0; i < ER_ARRAY_N(CASES); i++) {
+        char endpoint[64], tls[64];
+        const char *const args[] = {"--rdzv-id=j",
+                                    "--rdzv-backend=etcd",
+                                    "--set=rendezvous.auth.user=u",
+                                    "--set=rendezvous.auth.password_file=/p",
+                                    endpoint,
+                                    CASES[i].tls ? tls : "train",
+                                    CASES[i].tls ? "train" : NULL,
+                                    NULL};
+        struct loaded l;
+
+        snprintf(endpoint, sizeof(endpoint), "--rdzv-endpoint=%s", CASES[i].endpoint);
+        snprintf(tls, sizeof(tls), "--set=rendezvous.tls.%s", CASES[i].tls ? CASES[i].tls : "");
+        l = load_args(args);
+        cr_assert_eq(l.rc, 0, "%s", l.text);
+        cr_expect_eq(l.config->warnings.n, CASES[i].warned ? 1 : 0, "%s", CASES[i].endpoint);
+        if (l.config->warnings.n)
+            cr_expect(strstr(l.config->warnings.items[0], CASES[i].endpoint));
         er_config_free(l.config);
     }
 }

@@ -105,6 +105,12 @@ static const struct {
      "job.yaml:2:8: stop.forward: names a signal that stop.signals_to_handle names too"},
     {"command: a\npreempt: {signals: [USR1]}\n",
      "job.yaml:2:11: preempt.signals: names a signal that stop.signals_to_handle does not"},
+    {"command: a\nresize: {notice_signal: KILL}\n",
+     "job.yaml:2:10: resize.notice_signal: no program can take notice of KILL or STOP; give one "
+     "that yours handles, such as USR1"},
+    {"command: a\nresize: {notice_signal: SIGSTOP}\n",
+     "job.yaml:2:10: resize.notice_signal: no program can take notice of KILL or STOP; give one "
+     "that yours handles, such as USR1"},
     {"command: a\npreempt: {command: [no-such-program]}\n",
      "job.yaml:2:11: preempt.command: program 'no-such-program' not found in PATH"},
     {"command: a\nhealth: {command: [/no/such]}\n",
@@ -180,8 +186,9 @@ Test(config_errors, wrong_specs_are_told_with_position)
 static const struct {
     const char *spec, *message;
 } NOT_YET[] = {
-    {"hang:\n  floor: 2m\n", "job.yaml:3:3: hang.floor: not available in this release (only its "
-                             "default, 1m, is)"},
+    {"checkpoint:\n  local_dir: /x\n",
+     "job.yaml:3:3: checkpoint.local_dir: not available in this release (only its default, none, "
+     "is)"},
     {"health: {builtin: [peers]}\n",
      "job.yaml:2:10: health.builtin: the check 'peers' is not available in this release"},
     {"log: {keep_generations: 3}\n", "job.yaml:2:7: log.keep_generations: not available in this "
@@ -330,8 +337,8 @@ static const struct {
      "--set stop.forward: did not find expected ',' or ']' (while parsing a flow sequence)",
      64},
     {{"--set", "command=z", "y"}, "--set command: PROGRAM is the command", 64},
-    {{"--set", "hang.floor=2m", "y"},
-     "--set hang.floor: not available in this release (only its default, 1m, is)",
+    {{"--set", "log.keep_generations=2", "y"},
+     "--set log.keep_generations: not available in this release (only its default, none, is)",
      78},
     {{"/nonexistent/job.yml"},
      "open job spec '/nonexistent/job.yml': No such file or directory",

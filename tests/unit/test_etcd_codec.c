@@ -177,7 +177,9 @@ Test(etcd_codec, a_transaction_s_answer)
 {
     struct er_etcd_txn_answer a;
 
-    cr_assert_eq(er_etcd_decode_txn(txn_answer, sizeof(txn_answer) - 1, &a), 0);
+    cr_assert_eq(
+        er_etcd_decode_txn(txn_answer, sizeof(txn_answer) - 1, (struct er_etcd_ranges){2, 0}, &a),
+        0);
     cr_assert_eq(a.header.cluster_id, 7u);
     cr_assert(a.reply.succeeded);
     cr_assert_eq(a.reply.revision, 12u);
@@ -189,6 +191,33 @@ Test(etcd_codec, a_transaction_s_answer)
     cr_assert_eq(a.reply.kvs[0].mod_rev, 4u);
     cr_assert_eq(a.reply.kvs[0].lease, 9u);
     cr_assert_eq(memcmp(a.reply.kvs[0].value.data, "v", 1), 0);
+    er_etcd_txn_answer_done(&a);
+}
+
+/* A reader of the answer takes the result of each range that was asked for. */
+Test(etcd_codec, an_answer_has_the_ranges_that_were_asked_for)
+{
+    const struct er_store_op ops[] = {{.kind = ER_OP_PUT, .key = text("k")},
+                                      {.kind = ER_OP_RANGE, .key = text("k")},
+                                      {.kind = ER_OP_RANGE, .key = text("l")},
+                                      {.kind = ER_OP_DELETE, .key = text("m")}};
+    const struct er_store_txn txn = {.then_ops = ops, .then_n = 4, .else_ops = ops, .else_n = 2};
+    const struct er_etcd_ranges asked = er_etcd_ranges_of(&txn);
+    struct er_etcd_txn_answer a;
+
+    cr_assert_eq(asked.then_n, 2u);
+    cr_assert_eq(asked.else_n, 1u);
+    for (size_t n = 0; n < 5; n++) {
+        int rc = er_etcd_decode_txn(txn_answer, sizeof(txn_answer) - 1,
+                                    (struct er_etcd_ranges){n, 2}, &a);
+
+        cr_assert_eq(rc, n == 2 ? 0 : ER_E_PROTOCOL, "%zu ranges: %d", n, rc);
+        if (rc == 0)
+            er_etcd_txn_answer_done(&a);
+    }
+    /* "not succeeded", and nothing else: the ranges of the other branch count */
+    cr_assert_eq(er_etcd_decode_txn("", 0, (struct er_etcd_ranges){0, 7}, &a), ER_E_PROTOCOL);
+    cr_assert_eq(er_etcd_decode_txn("", 0, (struct er_etcd_ranges){7, 0}, &a), 0);
     er_etcd_txn_answer_done(&a);
 }
 
@@ -266,7 +295,7 @@ static void decode_all(const void *data, size_t n)
     struct er_etcd_header header;
     char token[ER_ETCD_TOKEN_MAX];
 
-    if (er_etcd_decode_txn(data, n, &txn) == 0) {
+    if (er_etcd_decode_txn(data, n, (struct er_etcd_ranges){2, 0}, &txn) == 0) {
         size_t sum = 0;
 
         for (size_t i = 0; i < txn.reply.kv_n; i++) {

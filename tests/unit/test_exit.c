@@ -2,7 +2,15 @@
 #include <errno.h>
 #include <signal.h>
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/errorfile.h"
 #include "agent/exit.h"
+#include "tests/lib/tempdir.h"
 
 /* Wait statuses as Linux builds them: code << 8, or signal, with 0x80 for a core. */
 #define EXITED(code)  ((code) << 8)
@@ -56,4 +64,22 @@ Test(exit, text_names_the_signal)
     cr_assert_str_eq(er_exit_text(ER_EXIT_EXITED, 3, 0, text), "exited with code 3");
     for (int kind = 0; kind < ER_EXIT_KIND_COUNT; kind++)
         cr_assert_neq(er_exit_text((enum er_exit_kind)kind, 1, 9, text)[0], '\0');
+}
+
+/* A worker may leave what it likes where its error file is expected. */
+Test(exit, an_error_file_that_is_a_pipe_is_not_waited_for, .timeout = 60)
+{
+    char dir[ER_TEST_PATH_MAX], path[ER_TEST_PATH_MAX + 16];
+    char *message = NULL, *traceback = NULL;
+
+    er_test_tempdir(dir);
+    snprintf(path, sizeof(path), "%s/error.json", dir);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    er_errorfile_read(path, &message, &traceback);
+    cr_assert_null(message);
+    cr_assert_eq(unlink(path), 0);
+    cr_assert_eq(symlink("/dev/zero", path), 0);
+    er_errorfile_read(path, &message, &traceback);
+    cr_assert_null(message);
+    er_test_rmtree(dir);
 }

@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "base/rand.h"
 #include "runtime/kernels.h"
+#include "trainer/exact.h"
 #include "trainer/optim.h"
 
 #define DECLARE(name, args)                                                                        \
@@ -79,22 +80,43 @@ Test(kernels, halves)
     cr_assert(isnan(er_float_of_f16(back[0])));
 }
 
-Test(kernels, fixed_point)
+/* Bit for bit what the trainer computes. */
+Test(kernels, exact_sums)
 {
-    double q = ldexp(1, 40);
-    struct er_kernel_args add = {.y = acc, .x = x, .n = N, .s = q};
-    struct er_kernel_args take = {.y = y, .x = acc, .n = N, .s = 1 / q};
+    static float means[N];
+    static int64_t sums[N];
+    uint64_t words[ER_EXACT_WORDS * BLOCKS] = {0}, joined[ER_EXACT_WORDS] = {0};
+    struct er_kernel_exact_args put = {.sums = acc, .g = x, .words = words, .n = N, .adds = 1};
+    struct er_kernel_exact_args take = {.sums = acc, .g = y, .n = N, .weight = 37};
+    struct er_kernel_exact_args norm = {.sums = acc, .words = words, .n = N};
+    struct er_exact_norm of_cpu, got;
+    struct er_exact_scale scale;
 
+    cr_assert_eq(er_exact_scale(&scale, 4, 100, NULL), 0);
+    put.unit = scale.unit;
+    put.limit = scale.limit;
+    take.unit = 1 / scale.unit;
+    norm.unit = 1 / (scale.unit * scale.whole);
     fill(x, 3);
+    x[7] = NAN;
+    x[8] = -1e30f;
     memset(acc, 0, sizeof(acc));
-    er_shim_fixed_add_f32(&add, BLOCKS, ER_KERNEL_THREADS);
-    er_shim_fixed_add_f32(&add, 1, 1);
-    er_shim_fixed_take(&take, BLOCKS, 32);
-    for (int i = 0; i < N; i++) {
-        int64_t once = (int64_t)rint((double)x[i] * q);
-
-        cr_assert(acc[i] == 2 * once && y[i] == (float)((double)(2 * once) / q));
-    }
+    er_shim_exact_put(&put, BLOCKS, ER_KERNEL_THREADS);
+    er_shim_exact_put(&put, 1, ER_KERNEL_THREADS);
+    cr_assert_eq(er_exact_add(&scale, sums, x, N), 2);
+    er_exact_sum(sums, sums, N);
+    cr_assert_eq(words[0], 4);
+    cr_assert_arr_eq(acc, sums, N * sizeof(*sums));
+    er_shim_exact_norm(&norm, BLOCKS, ER_KERNEL_THREADS);
+    for (int i = 0; i < ER_EXACT_WORDS * BLOCKS; i++)
+        joined[i / BLOCKS] += words[i];
+    of_cpu = er_exact_norm_of(&scale, sums, N);
+    got = er_exact_norm_join(joined);
+    cr_assert(of_cpu.low == got.low && of_cpu.high == got.high);
+    er_shim_exact_take(&take, BLOCKS, 32);
+    er_exact_mean(&scale, sums, means, N, 37);
+    cr_assert_arr_eq(y, means, sizeof(means));
+    cr_assert_arr_eq(acc, sums, N * sizeof(*sums)); /* 0 */
 }
 
 /* Bit for bit what the trainer's optimizer computes. */

@@ -56,6 +56,20 @@ Test(metrics, histogram_counts_what_is_below_each_bound)
     cr_expect(strstr(text, "_count{job_name=\"a\\\"b\"} 3\n"));
 }
 
+Test(metrics, bucket_holds_what_its_bound_reaches)
+{
+    struct er_histogram h = {0};
+
+    er_histogram_add(&h, &er_bounds_fine, 0.001);
+    er_histogram_add(&h, &er_bounds_fine, 0.0011);
+    er_histogram_add(&h, &er_bounds_fine, 61);
+    cr_expect_eq(h.counts[0], 1);
+    cr_expect_eq(h.counts[1], 1);
+    cr_expect_eq(h.counts[er_bounds_fine.n], 1);
+    for (size_t i = 1; i < er_bounds_fine.n; i++)
+        cr_expect_gt(er_bounds_fine.of[i], er_bounds_fine.of[i - 1]);
+}
+
 Test(metrics, events_are_counted_by_the_table)
 {
     struct er_metrics m = {0};

@@ -260,6 +260,15 @@ static int run_reshape(struct er_tape *tape, struct er_tensor *const *p, struct 
     return er_reshape(tape, p[0], &shape, ret, err);
 }
 
+/* The bench's values are numbers of bfloat16, too. */
+static int run_cast(struct er_tape *tape, struct er_tensor *const *p, struct er_tensor **ret,
+                    struct er_error *err)
+{
+    int rc = er_cast(tape, p[0], ER_BF16, ret, err);
+
+    return rc ? rc : er_cast(tape, *ret, ER_F32, ret, err);
+}
+
 /* (2, B, I, O), 1, 3 -> (2, O, I, B) */
 static void define_transpose(const double *const *p, double *out)
 {
@@ -314,6 +323,7 @@ static const struct op_case cases[ER_OP_ID_COUNT] = {
     [ER_OP_ID_dropout] = {1, {{2, {B, I}}}, B *I, define_dropout, run_dropout},
     [ER_OP_ID_reshape] = {1, {{2, {B, I}}}, B *I, define_reshape, run_reshape},
     [ER_OP_ID_transpose] = {1, {{4, {2, B, I, O}}}, 2 * B *I *O, define_transpose, run_transpose},
+    [ER_OP_ID_cast] = {1, {{2, {B, I}}}, B *I, define_reshape, run_cast},
     [ER_OP_ID_cross_entropy] = {1, {{2, {B, O}}}, 1, define_cross_entropy, run_cross_entropy},
 };
 

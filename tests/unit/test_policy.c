@@ -44,6 +44,24 @@ Test(policy, whoever_is_being_stopped_is_never_a_cause)
     cr_assert_eq(er_agent_policy_judge(&in).outcome, ER_OUTCOME_STOPPED);
 }
 
+Test(policy, who_dies_unasked_while_it_leaves_a_generation_is_the_cause)
+{
+    struct er_policy_input in = signaled(SIGKILL);
+
+    in.stopped_by_us = in.unexplained = true;
+    cr_assert_eq(er_agent_policy_judge(&in).outcome, ER_OUTCOME_FAILED);
+    in.exit.kind = ER_EXIT_OOM;
+    cr_assert_eq(er_agent_policy_judge(&in).outcome, ER_OUTCOME_FAILED);
+    in.exit =
+        (struct er_exit){.kind = ER_EXIT_EXITED, .code = 1}; /* as it may when it is told to */
+    cr_assert_eq(er_agent_policy_judge(&in).outcome, ER_OUTCOME_STOPPED);
+    in = signaled(SIGTERM);
+    in.stopped_by_us = in.unexplained = true;
+    in.agent_signal = SIGTERM;
+    in.agent_signal_us = in.now_us;
+    cr_assert_eq(er_agent_policy_judge(&in).outcome, ER_OUTCOME_STOPPED);
+}
+
 Test(policy, fatal_codes_are_fatal)
 {
     static const struct {

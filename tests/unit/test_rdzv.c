@@ -117,6 +117,50 @@ Test(rdzv, survivors_of_a_dead_node_go_on_after_lease_and_grace)
     end();
 }
 
+static void on_put(void *user, int rc, const struct er_store_reply *reply) {}
+
+/* Whoever may write to the store, on the record of node 1. */
+static void change_assignment(const struct er_assign *to)
+{
+    static const char key[] = "/elastic-run/job/a/n1";
+    char bytes[ER_ASSIGN_BYTES_MAX];
+    const struct er_store_op op = {.kind = ER_OP_PUT,
+                                   .key = {key, sizeof(key) - 1},
+                                   .value = {bytes, er_assign_encode(to, bytes)}};
+    const struct er_store_txn txn = {.then_ops = &op, .then_n = 1};
+
+    cr_assert_eq(root->ops->txn(root, &txn, on_put, NULL), 0);
+    root->ops->dispatch(root, now_us);
+}
+
+Test(rdzv, ranks_that_make_no_sense_start_nothing)
+{
+    static const int WRONG[][2] = {{2, 2}, {-1, 2}, {INT32_MAX, 2}, {1, -1}, {1, 4}};
+    static const char key[] = "/elastic-run/job/a/n1";
+
+    for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
+        const struct er_store_kv *kv;
+        struct er_assign a;
+
+        begin(2, 2);
+        form(2);
+        kv = er_store_mem_peek(root, (struct er_bytes){key, sizeof(key) - 1});
+        cr_assert(kv && er_assign_parse(kv->value, &a, NULL) == 0);
+        a.group_rank = WRONG[i][0];
+        a.first_rank = WRONG[i][1];
+        down(1);
+        change_assignment(&a);
+        incarnations = 1; /* the same agent, to which the assignment is */
+        up(1);
+        pass(ER_US_PER_S);
+        cr_assert_eq(nodes[1].starts, 0u, "case %zu: rank %d of node %d", i, nodes[1].a.first_rank,
+                     nodes[1].a.node_rank);
+        cr_assert(nodes[1].over);
+        cr_assert_eq(nodes[1].v.exit_code, 76);
+        end();
+    }
+}
+
 static void on_farewell(void *user, int rc)
 {
     *(int *)user = rc;
@@ -240,6 +284,42 @@ Test(rdzv, a_lost_lease_restarts_nothing)
     end();
 }
 
+static void on_deleted(void *user, int rc, const struct er_store_reply *reply)
+{
+    cr_assert_eq(rc, 0);
+    *(bool *)user = true;
+}
+
+/* By hand; its lease lives on. */
+Test(rdzv, who_is_deleted_registers_again_and_leads_on)
+{
+    begin(2, 2);
+    form(2);
+    for (int i = 0; i < 2; i++) {
+        char key[64];
+        struct er_store_op op = {.kind = ER_OP_DELETE, .key.data = key};
+        struct er_look look;
+        bool deleted = false;
+
+        op.key.len = (size_t)snprintf(key, sizeof(key), "/elastic-run/job/j/n/n%d", i);
+        root->ops->txn(root, &(struct er_store_txn){.then_ops = &op, .then_n = 1}, on_deleted,
+                       &deleted);
+        pass(20 * ER_US_PER_S);
+        cr_assert(deleted);
+        cr_assert_not_null(er_store_mem_peek(root, op.key));
+        cr_assert_eq(nodes[0].starts, 1u);
+        cr_assert_eq(nodes[1].starts, 1u);
+        er_driver_look(nodes[0].driver, &look);
+        cr_assert(look.leads);
+    }
+    for (int i = 0; i < 2; i++)
+        er_driver_result(nodes[i].driver, 1, NULL);
+    pass(20 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].v.kind, ER_VERDICT_SUCCEEDED);
+    cr_assert_eq(nodes[1].v.kind, ER_VERDICT_SUCCEEDED);
+    end();
+}
+
 Test(rdzv, a_cut_off_node_keeps_computing_and_stops_when_it_returns)
 {
     begin(1, 2);
@@ -310,7 +390,7 @@ Test(rdzv, a_leaving_node_is_not_waited_for)
     cr_assert_eq(nodes[0].v.exit_code, 75);
     cr_assert_eq(nodes[1].starts, 2u);
     cr_assert_eq(nodes[1].a.restarts, 0u);
-    cr_assert_str_eq(nodes[1].a.reason, "drained");
+    cr_assert_str_eq(nodes[1].a.reason, "preempted");
     end();
 }
 
@@ -392,6 +472,79 @@ Test(rdzv, a_plan_of_many_nodes_goes_out_in_batches)
     end();
 }
 
+/* Or a generation would be sealed whose nodes never learn of their ranks. */
+Test(rdzv, a_batch_whose_fate_is_unknown_is_never_sealed)
+{
+    static const enum er_store_mem_fault faults[] = {ER_FAULT_LOST, ER_FAULT_LOST_REPLY,
+                                                     ER_FAULT_LATE};
+
+    for (size_t k = 0; k < sizeof(faults) / sizeof(faults[0]); k++) {
+        begin(3, 3);
+        form(2);
+        /* The leader's next transaction is a batch, and it looks again before the answer comes. */
+        er_store_mem_delay(nodes[0].client, 50 * ER_US_PER_MS, 0);
+        er_store_mem_fault(nodes[0].client, faults[k], ER_US_PER_S);
+        up(2);
+        settle();
+        er_driver_dispatch(nodes[0].driver, now_us);
+        er_store_mem_delay(nodes[0].client, 0, 0);
+        pass(10 * ER_US_PER_S);
+        for (int i = 0; i < 3; i++) {
+            cr_assert_eq(nodes[i].starts, 1u);
+            cr_assert_gt(nodes[i].running, 1u);
+            cr_assert_eq(nodes[i].running, nodes[0].running);
+            cr_assert_eq(nodes[i].a.node_rank, i);
+        }
+        end();
+    }
+}
+
+static void on_kv(void *user, int rc, const void *value, size_t n)
+{
+    *(int *)user = rc;
+}
+
+/* It hears too late that the others have gone on without it. */
+Test(rdzv, who_does_not_know_that_it_is_superseded_is_told_by_the_store)
+{
+    int got = 1, put = 1;
+
+    begin(2, 3);
+    form(3);
+    er_driver_kv_put(nodes[2].driver, 1, "k", "v", 1, NULL, NULL);
+    settle();
+    er_store_mem_delay(nodes[2].client, 0, 600 * ER_US_PER_S); /* what it watches */
+    fail(0);
+    for (int s = 0; s < 120 && nodes[0].starts < 2; s++)
+        pass(ER_US_PER_S);
+    cr_assert_eq(nodes[0].starts, 2u);
+    cr_assert_eq(nodes[2].running, 1u);
+    er_driver_kv_get(nodes[2].driver, 1, "k", 0, on_kv, &got);
+    er_driver_kv_put(nodes[2].driver, 1, "k", "w", 1, on_kv, &put);
+    settle();
+    cr_assert_eq(got, ER_E_STALE);
+    cr_assert_eq(put, ER_E_STALE);
+    end();
+}
+
+Test(rdzv, a_node_keeps_its_lease_as_long_as_it_lives)
+{
+    static const char key[] = "/elastic-run/job/j/n/n1";
+    struct er_bytes name = {key, sizeof(key) - 1};
+    uint64_t rev, created;
+
+    begin(2, 2);
+    form(2);
+    cr_assert_not_null(er_store_mem_peek(root, name));
+    created = er_store_mem_peek(root, name)->create_rev;
+    rev = er_store_mem_revision(root);
+    pass(60 * ER_US_PER_S);
+    cr_assert_not_null(er_store_mem_peek(root, name));
+    cr_assert_eq(er_store_mem_peek(root, name)->create_rev, created);
+    cr_assert_eq(er_store_mem_revision(root), rev); /* nobody wrote anything */
+    end();
+}
+
 Test(rdzv, who_never_reports_after_the_first_success_is_a_hang)
 {
     begin(2, 2);
@@ -420,5 +573,30 @@ Test(rdzv, a_node_lost_after_its_success_is_not_missed)
     er_driver_result(nodes[1].driver, 1, NULL);
     settle();
     cr_assert_eq(nodes[1].v.kind, ER_VERDICT_SUCCEEDED);
+    end();
+}
+
+/* Its record says so at once, which ends nothing; ranks that lost each other by it meet there. */
+Test(rdzv, a_node_with_a_new_address_is_reached_there)
+{
+    struct er_node_look list[2];
+
+    begin(2, 2);
+    form(2);
+    cr_assert_str_eq(nodes[1].a.master_addr, "10.0.0.0");
+    er_driver_address(nodes[0].driver, "10.0.7.7");
+    settle();
+    cr_assert_eq(er_driver_look_nodes(nodes[0].driver, list, 2), 2u);
+    cr_assert_str_eq(list[0].address, "10.0.7.7");
+    cr_assert_eq(nodes[1].starts, 1u);
+    nodes[0].running = 0;
+    er_driver_left(nodes[0].driver, 1);
+    settle();
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(nodes[i].running, 2u);
+        cr_assert_str_eq(nodes[i].a.master_addr, "10.0.7.7");
+        cr_assert_eq(nodes[i].a.restarts, 0u);
+        cr_assert_eq(nodes[i].lost_notes, 0u);
+    }
     end();
 }

@@ -100,6 +100,115 @@ Test(rdzv_request, stop_ends_the_job_with_79_everywhere)
     end();
 }
 
+static uint64_t deadline_of(int i)
+{
+    struct er_look look;
+
+    er_driver_look(nodes[i].driver, &look);
+    return look.deadline_us;
+}
+
+Test(rdzv_request, stop_gives_every_node_the_time_that_it_was_given)
+{
+    begin(2, 2);
+    form(2);
+    cr_assert_eq(deadline_of(0), 0u);
+    ask(1, "q1", &(struct er_ask){.kind = ER_ASK_STOP, .deadline_us = 60 * ER_US_PER_S});
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(nodes[i].v.exit_code, 79);
+        cr_assert_eq(deadline_of(i), now_us + 60 * ER_US_PER_S);
+    }
+    end();
+}
+
+static int committed_rc;
+
+static void on_committed(void *user, int rc, const void *value, size_t n)
+{
+    committed_rc = rc;
+}
+
+static int commit(int i, uint64_t step)
+{
+    committed_rc = -1;
+    er_driver_commit(nodes[i].driver, 1, step, "00", "/ckpt", on_committed, NULL);
+    settle();
+    return committed_rc;
+}
+
+Test(rdzv_request, what_is_saved_within_the_time_of_a_stop_is_committed)
+{
+    begin(2, 2);
+    base.retention_us = 100 * ER_US_PER_S;
+    form(2);
+    nodes[0].slow = nodes[1].slow = true;
+    ask(1, "q1", &(struct er_ask){.kind = ER_ASK_STOP, .deadline_us = 60 * ER_US_PER_S});
+    cr_assert_eq(commit(1, 5), 0);
+    committed_rc = -1;
+    er_driver_kv_get(nodes[0].driver, 1, "saved", ER_FOREVER, on_committed, NULL);
+    settle();
+    cr_assert_eq(committed_rc, -1); /* it waits for the other */
+    er_driver_kv_put(nodes[1].driver, 1, "saved", "1", 1, on_kv, NULL);
+    settle();
+    cr_assert_eq(committed_rc, 0);
+    er_driver_left(nodes[0].driver, 1); /* the leader is gone, the other one goes on */
+    pass(ER_US_PER_S);
+    cr_assert_eq(nodes[0].v.exit_code, 79);
+    cr_assert(there("fence"));
+    cr_assert_eq(commit(1, 6), 0);
+    er_driver_left(nodes[1].driver, 1);
+    pass(ER_US_PER_S);
+    cr_assert_eq(nodes[1].v.exit_code, 79);
+    cr_assert_not(there("fence"));
+    cr_assert_eq(count_keys("/elastic-run/job/a/"), 0u);
+    cr_assert(there("j/world") && there("ckpt/latest"));
+    end();
+}
+
+/* Each of them finds nobody left. */
+Test(rdzv_request, who_goes_last_together_leaves_one_lease)
+{
+    begin(3, 3);
+    base.retention_us = 100 * ER_US_PER_S;
+    form(3);
+    for (int i = 0; i < 3; i++)
+        nodes[i].slow = true;
+    ask(1, "q1", &(struct er_ask){.kind = ER_ASK_STOP, .deadline_us = 60 * ER_US_PER_S});
+    for (int i = 0; i < 3; i++)
+        er_store_mem_delay(nodes[i].client, 100000, 0);
+    for (int i = 0; i < 3; i++)
+        er_driver_left(nodes[i].driver, 1);
+    pass(5 * ER_US_PER_S);
+    cr_assert_eq(er_store_mem_leases(root), 1u);
+    cr_assert(there("j/world"));
+    pass(101 * ER_US_PER_S);
+    cr_assert_eq(er_store_mem_leases(root), 0u);
+    cr_assert_eq(count_keys("/elastic-run/"), 0u);
+    end();
+}
+
+Test(rdzv_request, a_plain_stop_commits_nothing_more)
+{
+    begin(2, 2);
+    form(2);
+    nodes[1].slow = true;
+    ask(1, "q1", &(struct er_ask){.kind = ER_ASK_STOP});
+    cr_assert_eq(commit(1, 5), ER_E_STALE);
+    cr_assert_not(there("fence"));
+    end();
+}
+
+Test(rdzv_request, drain_gives_the_node_the_time_that_it_was_given)
+{
+    begin(1, 2);
+    form(2);
+    ask(0, "q1",
+        &(struct er_ask){.kind = ER_ASK_DRAIN, .node = "n1", .deadline_us = 60 * ER_US_PER_S});
+    cr_assert_eq(deadline_of(0), 0u);
+    cr_assert_eq(deadline_of(1), now_us + 60 * ER_US_PER_S);
+    end();
+}
+
 Test(rdzv_request, drain_takes_the_named_incarnation_out)
 {
     begin(1, 2);
@@ -258,5 +367,38 @@ Test(rdzv_request, workers_that_are_gone_without_a_word_end_the_generation)
     cr_assert_eq(nodes[0].starts, 2u);
     cr_assert_eq(nodes[1].starts, 2u);
     cr_assert_eq(nodes[0].a.restarts, 0u);
+    cr_assert_str_eq(nodes[0].a.reason, "connections_lost");
+    end();
+}
+
+Test(rdzv_request, who_lost_a_dead_nodes_workers_is_not_the_reason)
+{
+    begin(2, 3);
+    base.restart_max = 0;
+    form(3);
+    down(2); /* its lease does not know yet */
+    for (int i = 0; i < 2; i++) {
+        nodes[i].running = 0;
+        er_driver_left(nodes[i].driver, 1);
+    }
+    pass(10 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].starts, 2u);
+    cr_assert_eq(nodes[0].a.nnodes, 2);
+    cr_assert_eq(nodes[0].a.restarts, 0u);
+    cr_assert_str_eq(nodes[0].a.reason, "node_lost");
+    end();
+}
+
+Test(rdzv_request, who_lost_a_failed_worker_does_not_hide_it)
+{
+    begin(2, 2);
+    form(2);
+    nodes[0].running = 0;
+    er_driver_left(nodes[0].driver, 1);
+    fail(1);
+    pass(10 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].starts, 2u);
+    cr_assert_eq(nodes[0].a.restarts, 1u);
+    cr_assert_str_eq(nodes[0].a.reason, "worker_failed");
     end();
 }

@@ -50,6 +50,21 @@ Test(rdzv_respec, carriers_wait_as_spares_till_there_are_enough)
     end();
 }
 
+Test(rdzv_respec, a_generation_never_mixes_specs)
+{
+    begin(2, 3);
+    form(3);
+    restart(2, "command=other\n", true);
+    pass(10 * ER_US_PER_S);
+    fail(0); /* there is a place, but one carrier is not enough */
+    pass(100 * ER_US_PER_S);
+    cr_assert_eq(nodes[0].a.restarts, 1u);
+    cr_assert_eq(nodes[0].a.nnodes, 2);
+    cr_assert_eq(nodes[0].running, nodes[1].running);
+    cr_assert_eq(nodes[2].running, 0u);
+    end();
+}
+
 Test(rdzv_respec, with_min_equal_to_max_the_job_waits_for_the_last_node)
 {
     begin(3, 3);

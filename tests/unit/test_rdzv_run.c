@@ -130,6 +130,35 @@ Test(rdzv_run, workers_can_be_stopped_before_the_lease_ends)
     end();
 }
 
+static uint64_t held_until_us;
+
+static uint64_t until(const struct er_store *store, uint64_t lease)
+{
+    return held_until_us;
+}
+
+/* What was answered last was no keep-alive: the lease is older than that. */
+Test(rdzv_run, workers_are_stopped_before_the_lease_ends_that_is_held)
+{
+    struct er_store_ops ops;
+
+    begin(1, 2);
+    base.store_loss_stop = true;
+    base.lease_ttl_us = 40 * ER_US_PER_S;
+    form(2);
+    ops = *nodes[1].client->ops;
+    ops.lease_until = until;
+    nodes[1].client->ops = &ops;
+    er_store_mem_cut(nodes[1].client, true);
+    held_until_us = now_us + 35 * ER_US_PER_S;
+    er_driver_port(nodes[1].driver, 4321); /* so that it looks */
+    pass(3 * ER_US_PER_S - 1);
+    cr_assert_eq(nodes[1].running, 1u);
+    pass(2);
+    cr_assert_eq(nodes[1].running, 0u);
+    end();
+}
+
 Test(rdzv_run, a_lease_too_short_to_stop_in_is_refused)
 {
     const struct er_driver_callbacks none = {on_start, on_stop, on_verdict, on_note};
@@ -159,6 +188,6 @@ Test(rdzv_run, an_agent_of_a_far_release_names_both_protocols)
     up(0);
     settle();
     cr_assert_eq(nodes[0].v.exit_code, 76);
-    cr_assert(strstr(nodes[0].v.reason, "protocol 3 to 4, this agent 1"), "%s", nodes[0].v.reason);
+    cr_assert(strstr(nodes[0].v.reason, "protocol 4 to 5, this agent 2"), "%s", nodes[0].v.reason);
     end();
 }

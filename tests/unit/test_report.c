@@ -69,6 +69,30 @@ Test(report, failure_says_what_when_why_and_what_next)
     er_buf_done(&buf);
 }
 
+/* The words of a worker on another node come through the store. */
+Test(report, words_of_others_are_text_and_nothing_else)
+{
+    struct er_verdict v = failed(ER_EXIT_EXITED, 3, 0);
+    struct er_report r = {.job = "train",
+                          .verdict = &v,
+                          .outcome = "failed",
+                          .restart_max = 3,
+                          .tail = "a\033[2Jb\n\033]0;title\007\nc\rd \302\2332J \303\244"};
+    struct er_buf buf;
+
+    strcpy(v.cause.message, "no\033[1A\n  next        rm -rf it\n");
+    strcpy(v.cause.host, "h\033[Ho");
+    strcpy(v.reason, "because\b");
+    buf = format(&r);
+    has(&buf, "message     no?[1A\n    |   next        rm -rf it\n");
+    has(&buf, " on h?[Ho (node 'n1')");
+    has(&buf, "    | a?[2Jb\n    | ?]0;title?\n    | c d ??2J \303\244\n");
+    has(&buf, "; because?\n");
+    for (size_t i = 0; i < buf.len; i++)
+        cr_assert((unsigned char)buf.data[i] >= ' ' || buf.data[i] == '\n', "at %zu", i);
+    er_buf_done(&buf);
+}
+
 Test(report, advice_fits_the_cause)
 {
     static const struct {

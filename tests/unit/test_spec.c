@@ -176,7 +176,7 @@ Test(spec, limits_hold)
     cr_expect_str_eq(err.text, "job.yaml:65536:3: more than 65536 values, aliases written out");
 
     er_buf_clear(&text);
-    while (text.len <= ER_SPEC_BYTES_MAX)
+    while (text.len <= ER_SPEC_FILE_MAX)
         er_buf_add_str(&text, "# xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n");
     cr_expect_eq(parse_buf(&text, &err), ER_E_CONFIG);
     cr_expect_str_eq(err.text, "job.yaml: larger than 1 MiB");
@@ -199,7 +199,7 @@ Test(spec, a_mebibyte_of_brackets_is_refused_at_once)
         struct er_buf text;
 
         er_buf_init(&text, TEXT_MAX);
-        while (text.len < ER_SPEC_BYTES_MAX - 8)
+        while (text.len < ER_SPEC_FILE_MAX - 8)
             er_buf_add_str(&text, floods[i]);
         cr_expect_eq(parse_buf(&text, &err), ER_E_CONFIG, "%s", floods[i]);
         er_buf_done(&text);

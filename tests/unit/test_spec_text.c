@@ -59,3 +59,33 @@ Test(spec_text, takes_whatever_is_there)
     er_spec_difference("", NULL, 0, text, sizeof(text));
     cr_assert_str_eq(text, "this node's spec differs from the job's in ");
 }
+
+Test(spec_text, finds_a_value)
+{
+    const char text[] = "a=1\nab=\nb=x=y\n";
+    size_t n = 9;
+
+    cr_assert_eq(*er_spec_value(text, strlen(text), "a", &n), '1');
+    cr_assert_eq(n, 1u);
+    cr_assert(er_spec_value(text, strlen(text), "ab", &n));
+    cr_assert_eq(n, 0u);
+    cr_assert_eq(memcmp(er_spec_value(text, strlen(text), "b", &n), "x=y", 3), 0);
+    cr_assert_eq(n, 3u);
+    cr_assert_null(er_spec_value(text, strlen(text), "c", &n));
+    cr_assert_null(er_spec_value("", 0, "a", &n));
+    cr_assert_null(er_spec_value("a", 1, "a", &n));
+}
+
+#define AGREES(mine, theirs, overrides) er_spec_agrees(mine, theirs, strlen(theirs), overrides)
+
+Test(spec_text, agrees_but_for_what_is_overridden)
+{
+    cr_assert(AGREES("a=1\nb=2\n", "a=1\nb=2\n", ""));
+    cr_assert(AGREES("a=1\nb=5\n", "a=1\nb=2\n", "b=5\n"));
+    cr_assert_not(AGREES("a=1\nb=5\n", "a=1\nb=2\n", ""));
+    cr_assert_not(AGREES("a=1\nb=4\n", "a=1\nb=2\n", "b=5\n"));
+    cr_assert_not(AGREES("a=9\nb=5\n", "a=1\nb=2\n", "b=5\n"));
+    cr_assert_not(AGREES("a=1\n", "a=1\nb=2\n", "b=5\n"));
+    cr_assert_not(AGREES("a=1\nb=2\n", "a=1\n", "c=5\n"));
+    cr_assert(AGREES("", "", "b=5\n"));
+}

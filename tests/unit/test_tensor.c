@@ -87,12 +87,12 @@ Test(tensor, tensors_come_from_the_arena)
     struct er_shape shape = er_shape_2d(3, 5), empty = er_shape_2d(3, 0);
 
     cr_assert_eq(er_arena_new(&arena, 0, 0, &err), 0);
-    cr_assert_eq(er_tensor_new(arena, arena, "x", &shape, true, &x, &err), 0);
+    cr_assert_eq(er_tensor_new(arena, arena, "x", &shape, ER_F32, true, &x, &err), 0);
     cr_assert_eq(x->count, 15);
     cr_assert_not_null(x->grad);
     cr_assert_eq(x->param, ER_TENSOR_NO_PARAM);
-    cr_assert_eq(er_tensor_new(arena, arena, "y", &shape, false, &y, &err), 0);
+    cr_assert_eq(er_tensor_new(arena, arena, "y", &shape, ER_F32, false, &y, &err), 0);
     cr_assert_null(y->grad);
-    cr_assert_eq(er_tensor_new(arena, arena, "z", &empty, false, &y, &err), -EINVAL);
+    cr_assert_eq(er_tensor_new(arena, arena, "z", &empty, ER_F32, false, &y, &err), -EINVAL);
     er_arena_free(arena);
 }

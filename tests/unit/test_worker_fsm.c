@@ -132,6 +132,21 @@ Test(worker_fsm, who_leaves_its_generation_is_up_again_in_the_next)
     cr_assert_eq(f.state, ER_WORKER_READY);
 }
 
+Test(worker_fsm, who_offers_to_live_on_may_do_so_from_its_start_up_on)
+{
+    struct er_worker_fsm f = fresh();
+
+    cr_assert_eq(step(&f, ER_WORKER_EV_LEAVE, 100, 50), ER_WORKER_ACT_NOTICE);
+    cr_assert_eq(step(&f, ER_WORKER_EV_EXECED, 101, 0), 0);
+    cr_assert(f.state == ER_WORKER_STOPPING && f.deadline_us == 150);
+    step(&f, ER_WORKER_EV_LEFT, 120, 0);
+    step(&f, ER_WORKER_EV_REJOIN, 1000, 0);
+    cr_assert_eq(step(&f, ER_WORKER_EV_ASK, 1001, 50), ER_WORKER_ACT_ASK);
+    f = fresh();
+    cr_assert_eq(step(&f, ER_WORKER_EV_ASK, 100, 50), ER_WORKER_ACT_ASK);
+    cr_assert(f.state == ER_WORKER_STOPPING && f.stopped_by_us);
+}
+
 Test(worker_fsm, who_does_not_leave_in_time_is_killed)
 {
     struct er_worker_fsm f = fresh();

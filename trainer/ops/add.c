@@ -60,6 +60,8 @@ const struct er_tape_op er_op_add = {
     .infer = infer,
     .forward = forward,
     .backward = {[X] = backward_x, [Y] = backward_y},
+    .inputs_unread = true,
+    .output_unread = true,
 };
 
 int er_add(struct er_tape *tape, struct er_tensor *x, struct er_tensor *y, struct er_tensor **ret,

@@ -31,3 +31,13 @@ int er_op_misfit(const struct er_node *node, const char *expected, struct er_err
     return er_error_set(err, -EINVAL, "%s: %s do not fit: expected %s", node->op->name, list,
                         expected);
 }
+
+int er_op_one_type(const struct er_node *node, const struct er_tensor *a, const struct er_tensor *b,
+                   struct er_error *err)
+{
+    if (a->dtype == b->dtype)
+        return 0;
+    return er_error_set(
+        err, ER_E_USAGE, "%s: '%.56s' is of %s and '%.56s' of %s: er_cast() one of them",
+        node->op->name, a->name, er_dtype_name(a->dtype), b->name, er_dtype_name(b->dtype));
+}

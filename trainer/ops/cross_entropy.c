@@ -35,6 +35,12 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
     return 0;
 }
 
+/* Sums of many rows are not for 16 bits. */
+static enum er_dtype type(const struct er_node *node)
+{
+    return ER_F32;
+}
+
 /* One row's loss; p (C) becomes the softmax of z (C). */
 ER_EACH_WIDTH static double forward_row(const float *restrict z, float *restrict p, size_t classes,
                                         int32_t label)
@@ -103,6 +109,9 @@ const struct er_tape_op er_op_cross_entropy = {
     .infer = infer,
     .forward = forward,
     .backward = {backward},
+    .type = type,
+    .inputs_unread = true,
+    .output_unread = true,
 };
 
 int er_cross_entropy(struct er_tape *tape, struct er_tensor *logits, const int32_t *labels,

@@ -91,6 +91,8 @@ const struct er_tape_op er_op_dropout = {
     .infer = infer,
     .forward = forward,
     .backward = {backward},
+    .inputs_unread = true,
+    .output_unread = true,
 };
 
 int er_dropout(struct er_tape *tape, struct er_tensor *x, const struct er_dropout *dropout,

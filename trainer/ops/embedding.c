@@ -7,7 +7,10 @@
  */
 #include <errno.h>
 
+#include "trainer/half.h"
 #include "trainer/ops/ops_internal.h"
+
+enum { PIECE = 512 }; /* elements of a row of 16 bits at a time */
 
 #define DIGIT_BITS 8
 #define DIGITS_N   (1u << DIGIT_BITS)
@@ -73,11 +76,12 @@ const uint32_t *er_embedding_sort(const int32_t *ids, size_t n, size_t rows, uin
 static void forward(const struct er_node *node)
 {
     const struct er_attr_embedding *attr = node->attr;
-    size_t cols = er_op_cols(node->out);
+    size_t bytes = er_op_cols(node->out) * er_dtype_size(node->out->dtype);
+    const char *table = (const char *)node->in[0]->value;
+    char *out = (char *)node->out->value;
 
     for (size_t i = 0; i < er_op_rows(node->out); i++)
-        memcpy(node->out->value + i * cols, node->in[0]->value + (size_t)attr->ids[i] * cols,
-               cols * sizeof(float));
+        memcpy(out + i * bytes, table + (size_t)attr->ids[i] * bytes, bytes);
 }
 
 ER_EACH_WIDTH static void add_rows(const uint32_t *positions, size_t n, const float *dy,
@@ -91,22 +95,51 @@ ER_EACH_WIDTH static void add_rows(const uint32_t *positions, size_t n, const fl
     }
 }
 
+/* The same for rows of other types, a piece of a row at a time: the sum is of float32, and rounded
+ * once. */
+static void add_pieces(const uint32_t *positions, size_t n, const struct er_tensor *out,
+                       struct er_tensor *table, size_t row)
+{
+    const size_t cols = er_op_cols(out), size = er_dtype_size(out->grad_dtype);
+    const size_t row_size = er_dtype_size(table->grad_dtype);
+    float sum[PIECE], term[PIECE];
+
+    for (size_t at = 0, part; at < cols; at += part) {
+        char *place = (char *)table->grad + (row * cols + at) * row_size;
+
+        part = cols - at < PIECE ? cols - at : PIECE;
+        er_half_convert(table->grad_dtype, place, ER_F32, sum, part);
+        for (size_t i = 0; i < n; i++) {
+            const char *from = (const char *)out->grad + (positions[i] * cols + at) * size;
+
+            er_half_convert(out->grad_dtype, from, ER_F32, term, part);
+            for (size_t j = 0; j < part; j++)
+                sum[j] += term[j];
+        }
+        er_half_convert(ER_F32, sum, table->grad_dtype, place, part);
+    }
+}
+
 static void backward(const struct er_node *node, float beta)
 {
     const struct er_attr_embedding *attr = node->attr;
-    struct er_tensor *table = node->in[0];
-    size_t cols = er_op_cols(node->out), n = er_op_rows(node->out), end;
+    struct er_tensor *table = node->in[0], *out = node->out;
+    bool wide = table->grad_dtype == ER_F32 && out->grad_dtype == ER_F32;
+    size_t cols = er_op_cols(out), n = er_op_rows(out), end;
     const uint32_t *sorted =
         er_embedding_sort(attr->ids, n, table->shape.dim[0], (uint32_t *)node->saved);
 
     if (beta == 0.0f)
-        memset(table->grad, 0, table->count * sizeof(float));
+        memset(table->grad, 0, table->count * er_dtype_size(table->grad_dtype));
     for (size_t at = 0; at < n; at = end) {
         int32_t id = attr->ids[sorted[at]];
 
         for (end = at + 1; end < n && attr->ids[sorted[end]] == id; end++)
             ;
-        add_rows(sorted + at, end - at, node->out->grad, table->grad + (size_t)id * cols, cols);
+        if (wide)
+            add_rows(sorted + at, end - at, out->grad, table->grad + (size_t)id * cols, cols);
+        else
+            add_pieces(sorted + at, end - at, out, table, (size_t)id);
     }
 }
 
@@ -117,6 +150,7 @@ const struct er_tape_op er_op_embedding = {
     .infer = infer,
     .forward = forward,
     .backward = {backward},
+    .of_any_type = true, /* a table is far larger than what is looked up in it */
 };
 
 int er_embedding(struct er_tape *tape, struct er_tensor *table, const int32_t *ids,

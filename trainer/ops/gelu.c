@@ -50,6 +50,7 @@ const struct er_tape_op er_op_gelu = {
     .infer = infer,
     .forward = forward,
     .backward = {backward},
+    .output_unread = true,
 };
 
 int er_gelu(struct er_tape *tape, struct er_tensor *x, struct er_tensor **ret, struct er_error *err)

@@ -136,6 +136,7 @@ const struct er_tape_op er_op_group_norm = {
     .infer = infer,
     .forward = forward,
     .backward = {[X] = backward_x, [W] = backward_w, [B] = backward_b},
+    .output_unread = true,
 };
 
 int er_group_norm(struct er_tape *tape, struct er_tensor *x, struct er_tensor *weight,

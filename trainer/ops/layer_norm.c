@@ -121,6 +121,7 @@ const struct er_tape_op er_op_layer_norm = {
     .infer = infer,
     .forward = forward,
     .backward = {[X] = backward_x, [W] = backward_w, [B] = backward_b},
+    .output_unread = true,
 };
 
 int er_layer_norm(struct er_tape *tape, struct er_tensor *x, struct er_tensor *weight,

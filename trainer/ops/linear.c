@@ -22,7 +22,7 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
     *ret_out = x->shape;
     ret_out->dim[x->shape.ndim - 1] = w->shape.dim[0];
     *ret_saved = 0;
-    return 0;
+    return er_op_one_type(node, x, w, err);
 }
 
 struct er_matmul er_linear_product(const struct er_node *node, enum er_product which, float beta)
@@ -40,7 +40,10 @@ struct er_matmul er_linear_product(const struct er_node *node, enum er_product w
                                   .a = y->grad,
                                   .b = w->value,
                                   .c = x->grad,
-                                  .beta = beta};
+                                  .beta = beta,
+                                  .a_type = y->grad_dtype,
+                                  .b_type = w->dtype,
+                                  .c_type = x->grad_dtype};
     case ER_PRODUCT_BACK_1:
         return (struct er_matmul){.m = outputs,
                                   .n = inputs,
@@ -49,7 +52,10 @@ struct er_matmul er_linear_product(const struct er_node *node, enum er_product w
                                   .b = x->value,
                                   .c = w->grad,
                                   .transpose_a = true,
-                                  .beta = beta};
+                                  .beta = beta,
+                                  .a_type = y->grad_dtype,
+                                  .b_type = x->dtype,
+                                  .c_type = w->grad_dtype};
     }
     return (struct er_matmul){.m = rows,
                               .n = outputs,
@@ -58,7 +64,10 @@ struct er_matmul er_linear_product(const struct er_node *node, enum er_product w
                               .b = w->value,
                               .c = y->value,
                               .transpose_b = true,
-                              .beta = beta};
+                              .beta = beta,
+                              .a_type = x->dtype,
+                              .b_type = w->dtype,
+                              .c_type = y->dtype};
 }
 
 static void forward(const struct er_node *node)
@@ -109,6 +118,7 @@ const struct er_tape_op er_op_linear = {
     .infer = infer,
     .forward = forward,
     .backward = {[X] = backward_x, [W] = backward_w, [B] = backward_b},
+    .output_unread = true,
 };
 
 int er_linear(struct er_tape *tape, struct er_tensor *x, struct er_tensor *weight,

@@ -24,7 +24,7 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
     *ret_out = *a;
     ret_out->dim[a->ndim - 1] = b->dim[b->ndim - 1];
     *ret_saved = 0;
-    return 0;
+    return er_op_one_type(node, node->in[A], node->in[B], err);
 }
 
 /* (m, k) by (k, n), one after another in memory. */
@@ -50,7 +50,10 @@ struct er_matmul er_matmul_product(const struct er_node *node, enum er_product w
                                   .b = b->value,
                                   .c = a->grad,
                                   .transpose_b = true,
-                                  .beta = beta};
+                                  .beta = beta,
+                                  .a_type = c->grad_dtype,
+                                  .b_type = b->dtype,
+                                  .c_type = a->grad_dtype};
     case ER_PRODUCT_BACK_1:
         *ret_run = (struct er_matmul_run){times, m * k, m * n, k * n};
         return (struct er_matmul){.m = k,
@@ -60,11 +63,22 @@ struct er_matmul er_matmul_product(const struct er_node *node, enum er_product w
                                   .b = c->grad,
                                   .c = b->grad,
                                   .transpose_a = true,
-                                  .beta = beta};
+                                  .beta = beta,
+                                  .a_type = a->dtype,
+                                  .b_type = c->grad_dtype,
+                                  .c_type = b->grad_dtype};
     }
     *ret_run = (struct er_matmul_run){times, m * k, k * n, m * n};
-    return (struct er_matmul){
-        .m = m, .n = n, .k = k, .a = a->value, .b = b->value, .c = c->value, .beta = beta};
+    return (struct er_matmul){.m = m,
+                              .n = n,
+                              .k = k,
+                              .a = a->value,
+                              .b = b->value,
+                              .c = c->value,
+                              .beta = beta,
+                              .a_type = a->dtype,
+                              .b_type = b->dtype,
+                              .c_type = c->dtype};
 }
 
 static void multiply(const struct er_node *node, enum er_product which, float beta)
@@ -101,6 +115,7 @@ const struct er_tape_op er_op_matmul = {
     .infer = infer,
     .forward = forward,
     .backward = {[A] = backward_a, [B] = backward_b},
+    .output_unread = true,
 };
 
 int er_tensor_matmul(struct er_tape *tape, struct er_tensor *a, struct er_tensor *b,

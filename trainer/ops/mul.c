@@ -64,6 +64,7 @@ const struct er_tape_op er_op_mul = {
     .infer = infer,
     .forward = forward,
     .backward = {[X] = backward_x, [Y] = backward_y},
+    .output_unread = true,
 };
 
 int er_mul(struct er_tape *tape, struct er_tensor *x, struct er_tensor *y, struct er_tensor **ret,

@@ -2,7 +2,12 @@
 /*
  * The operations: one file each. Every one checks its shapes (an error names operation, tensors and
  * shapes), runs, and records itself on the tape. B: samples of the batch, T: positions, I: inputs,
- * O: outputs, C: channels or classes; "..": any dimensions. All float32.
+ * O: outputs, C: channels or classes; "..": any dimensions.
+ *
+ * Tensors are stored as float32, float16 or bfloat16. Whatever they are stored as, sums are made in
+ * float32 and the output is rounded once, to the type of the first input (a loss is float32). The
+ * two inputs of a matrix product have one type; elsewhere inputs may differ (weights of a norm that
+ * stay float32, say).
  */
 #include "trainer/tape.h"
 
@@ -25,6 +30,7 @@ extern "C" {
     X(dropout)                                                                                     \
     X(reshape)                                                                                     \
     X(transpose)                                                                                   \
+    X(cast)                                                                                        \
     X(cross_entropy)
 
 #define ER_OP_DECLARE(name) extern const struct er_tape_op er_op_##name;
@@ -92,6 +98,11 @@ int er_reshape(struct er_tape *tape, struct er_tensor *x, const struct er_shape 
                struct er_tensor **ret, struct er_error *err);
 int er_transpose(struct er_tape *tape, struct er_tensor *x, uint32_t a, uint32_t b,
                  struct er_tensor **ret, struct er_error *err);
+
+/* x stored as another type, ER_F32, ER_F16 or ER_BF16; gradients go back the same way. Of its own
+ * type: x itself. ER_E_UNSUPPORTED: other types. */
+int er_cast(struct er_tape *tape, struct er_tensor *x, enum er_dtype dtype, struct er_tensor **ret,
+            struct er_error *err);
 
 /*
  * loss (1) = SUM over the rows of -log softmax(logits (.., C))[label]: sums, so that shares of a

@@ -20,6 +20,9 @@ struct er_attr_dropout {
 struct er_attr_transpose {
     uint32_t a, b;
 };
+struct er_attr_cast {
+    enum er_dtype dtype;
+};
 struct er_attr_embedding {
     const int32_t *ids; /* (N), borrowed */
     struct er_shape shape;
@@ -54,6 +57,10 @@ bool er_op_is_suffix(const struct er_shape *y, const struct er_shape *x);
 
 /* -EINVAL: "layer_norm: 'x' (2, 8), 'w' (7) and 'b' (8): expected ...". */
 int er_op_misfit(const struct er_node *node, const char *expected, struct er_error *err);
+
+/* The two inputs of a product. ER_E_USAGE names both and their types. */
+int er_op_one_type(const struct er_node *node, const struct er_tensor *a, const struct er_tensor *b,
+                   struct er_error *err);
 
 /* The products of linear and matmul: the same on every device. `beta` as backward has it. */
 struct er_matmul;

@@ -38,6 +38,7 @@ const struct er_tape_op er_op_relu = {
     .infer = infer,
     .forward = forward,
     .backward = {backward},
+    .inputs_unread = true,
 };
 
 int er_relu(struct er_tape *tape, struct er_tensor *x, struct er_tensor **ret, struct er_error *err)

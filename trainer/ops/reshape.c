@@ -1,4 +1,5 @@
 /* y = x with other dimensions of the same count, copied; dx += dy. */
+#include "trainer/half.h"
 #include "trainer/ops/ops_internal.h"
 
 static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *ret_saved,
@@ -21,16 +22,25 @@ static int infer(const struct er_node *node, struct er_shape *ret_out, size_t *r
 
 static void forward(const struct er_node *node)
 {
-    memcpy(node->out->value, node->in[0]->value, node->out->count * sizeof(float));
+    const struct er_tensor *y = node->out;
+
+    memcpy(y->value, node->in[0]->value, y->count * er_dtype_size(y->dtype));
 }
 
-ER_EACH_WIDTH static void backward(const struct er_node *node, float beta)
+ER_EACH_WIDTH static void add(float *restrict dx, const float *restrict dy, size_t n, float beta)
 {
-    const float *restrict dy = node->out->grad;
-    float *restrict dx = node->in[0]->grad;
-
-    for (size_t i = 0; i < node->out->count; i++)
+    for (size_t i = 0; i < n; i++)
         dx[i] = er_old(beta, dx[i]) + dy[i];
+}
+
+static void backward(const struct er_node *node, float beta)
+{
+    const struct er_tensor *x = node->in[0], *y = node->out;
+
+    if (x->grad_dtype == ER_F32 && y->grad_dtype == ER_F32)
+        add(x->grad, y->grad, y->count, beta);
+    else
+        er_half_add_as(y->grad_dtype, y->grad, x->grad_dtype, x->grad, y->count, beta);
 }
 
 const struct er_tape_op er_op_reshape = {
@@ -40,6 +50,7 @@ const struct er_tape_op er_op_reshape = {
     .infer = infer,
     .forward = forward,
     .backward = {backward},
+    .of_any_type = true,
 };
 
 int er_reshape(struct er_tape *tape, struct er_tensor *x, const struct er_shape *shape,

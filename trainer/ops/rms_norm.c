@@ -94,6 +94,7 @@ const struct er_tape_op er_op_rms_norm = {
     .infer = infer,
     .forward = forward,
     .backward = {[X] = backward_x, [W] = backward_w},
+    .output_unread = true,
 };
 
 int er_rms_norm(struct er_tape *tape, struct er_tensor *x, struct er_tensor *weight, float eps,

@@ -81,6 +81,8 @@ const struct er_tape_op er_op_transpose = {
     .infer = infer,
     .forward = forward,
     .backward = {backward},
+    .inputs_unread = true,
+    .output_unread = true,
 };
 
 int er_transpose(struct er_tape *tape, struct er_tensor *x, uint32_t a, uint32_t b,
