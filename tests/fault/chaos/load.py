@@ -40,7 +40,7 @@ class Clock:
 
     def __init__(self):
         self.at, self.factor = 0.0, wanted()
-        self.last, self.began = time.monotonic(), time.monotonic()
+        self.last = self.began = time.monotonic()
         self.waits, self.stolen, self.worst = waits(), stolen(), 1.0
 
     def _measure(self):
@@ -65,7 +65,7 @@ class Clock:
 
     def mean(self):
         """Over all its life."""
-        return (self.last - self.began) / self.at if self.at > 0 else self.factor
+        return max(1.0, (self.last - self.began) / self.at) if self.at > 0 else self.factor
 
 
 def busy(seconds=0.3):
