@@ -208,10 +208,10 @@ def the_report_tells_where_it_comes_from(folder):
               {"entry": "loss", "family": "network", "seed": 1, "ok": True, "params": {}, "began": 1, "ended": 3, "detect_ms": 12, "busy": 2, "lease_s": 5, "work_lost_steps": 3, **stamp}]
     run = {"verb": "run", "names": [], "options": ["--default"], "seed": 4}
     with open(os.path.join(folder, "result.jsonl"), "w", encoding="utf-8") as f:
-        f.writelines(json.dumps(x) + "\n" for x in [{"run": run}, *trials])
+        f.writelines(json.dumps(x) + "\n" for x in [{"run": run}, *trials, {"mended": "a lock", "entry": "loss+agent_kill", "seed": 4, "revision": "r1"}, {"known": "a slow disk"}])
     report.write(folder, BUILD, os.path.join(folder, "doc.md"))
     texts = {name: report.text_of(os.path.join(folder, name)) for name in ("doc.md", "report.html", "junit.xml", "report.json")}
-    for part in ("2026-01-02, revision r1, etcd 3.4, 2 cores under a load of 3.5 to 3.5", "`elastic-chaos run --default --seed 4`", "| loss | 1 | 0 | 12 / 12 / 12 |", "`loss+agent_kill`, seed 4, revision r1: <stood still>"):
+    for part in ("2026-01-02, revision r1, etcd 3.4, 2 cores under a load of 3.5 to 3.5", "`elastic-chaos run --default --seed 4`", "| loss | 1 | 0 | 12 / 12 / 12 |", "`loss+agent_kill`, seed 4, revision r1: <stood still>. *Mended since:* a lock.", "- a slow disk\n"):
         assert part in texts["doc.md"], part
     row = next(line for line in document.matrix(trials).splitlines() if line.startswith("| 14 loss |"))
     assert row.split("|")[2:][4].strip() == "**1**", row

@@ -4,24 +4,6 @@ import catalogue
 import observer
 from report import command, state, summary
 
-# What runs have shown and is not mended yet, each with its seed: seen in the figures, though every trial is as it must be.
-KNOWN = ()
-
-# (entry, seed, revision) of a trial that failed: what was mended since.
-WAITS = "the suite: a fault whose time is over ends while the next one waits for what it took away"
-FRAMES = "the suite: a cable that carried too few frames to tell is no failure, and leaves a cut a cut"
-MENDED = {
-    ("agents_upgraded", 1, "9e9b3c1"): "a rank that left in order took away the folder that the others went on writing, and a shard was missing (ab47026)",
-    ("node_key_deleted", 3, "9e9b3c1"): "the lease of a leader whose record was deleted lived on, with the leader's key, and nobody led (62022cd)",
-    ("exit_barrier_worker", 2, "9e9b3c1"): "the suite: no lease was chosen on a machine busier than any it knew",
-    ("worker_stop+loss", 1, "9e9b3c1"): FRAMES,
-    ("node_cut_short+loss", 1, "9e9b3c1"): FRAMES,
-    ("node_vanish+loss", 1, "9e9b3c1"): FRAMES,
-    ("etcd_restart+lease_revoked", 1, "9e9b3c1"): WAITS,
-    ("etcd_quorum_loss+lease_revoked", 1, "9e9b3c1"): WAITS,
-    ("checkpoint_disk_full+checkpoint_corrupt", 1, "9e9b3c1"): WAITS,
-}
-
 DOC = """# Reliability: what was broken on purpose, and what followed
 
 Written by `elastic-chaos report --docs` from the records of these runs; do not edit. {stamp}
@@ -149,7 +131,7 @@ def failures(results):
     for r in results.failed:
         found = least.get((r["entry"], r["seed"]))
         short = " Enough for it: " + ", ".join(s["entry"] for s in found["plan"]["steps"]) + "." if found else ""
-        mended = MENDED.get((r["entry"], r["seed"], r.get("revision")))
+        mended = results.mended.get((r["entry"], r["seed"], r.get("revision")))
         why = r["why"].strip().split("\n")[-1].strip()
         lines.append(f"- `{r['entry']}`, seed {r['seed']}, revision {r.get('revision')}: {why}.{short}" + (f" *Mended since:* {mended}." if mended else "") + "\n")
     return "\n## Not as it must be\n\n" + "".join(lines)
@@ -162,4 +144,4 @@ def document(results):
     leases = f"{leases[0]} to {leases[-1]}" if len(leases) > 1 else str(leases[0])
     return DOC.format(stamp=stamp(results), leases=leases, total=total, rows="\n".join("| " + " | ".join(str(v) for v in row) + " |" for row in summary(results.trials)),
                       invariants="\n".join(invariants(done)), storms=storms(done), matrix=matrix(done), mutations=mutations(results), soak=soak(results), fuzz=fuzz(results),
-                      failures=failures(results), known="".join(f"- {k}\n" for k in KNOWN) or "Nothing.\n")
+                      failures=failures(results), known="".join(f"- {k}\n" for k in results.known) or "Nothing.\n")

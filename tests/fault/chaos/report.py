@@ -14,10 +14,15 @@ class Results:
 
     def __init__(self, folder, build):
         self.folder, self.runs, self.trials, self.shrunk = folder, [], [], []
+        self.known, self.mended = [], {}  # what people wrote beside the records: {(entry, seed, revision): what was done}
         with open(os.path.join(folder, "result.jsonl"), encoding="utf-8") as f:
             for said in map(json.loads, f):
                 if "run" in said:
                     self.runs.append(said["run"])
+                elif "mended" in said:
+                    self.mended[said["entry"], said["seed"], said["revision"]] = said["mended"]
+                elif "known" in said:
+                    self.known.append(said["known"])
                 else:
                     (self.shrunk if "shrunk" in said else self.trials).append(said)
         self.mutations = lines_of(os.path.join(build, "mutation", "result.jsonl"))
