@@ -1,4 +1,6 @@
-"""docs/reliability.md, all of it, from the results."""
+"""docs/reliability.md, all of it, from the results; of what other programs measure and did not where it is made, the page keeps what it has."""
+
+import re
 
 import catalogue
 import observer
@@ -92,35 +94,49 @@ def matrix(trials):
     return f"{len(cells)} of {len(names) * (len(names) - 1) // 2} pairs.\n\n" + "\n".join(lines)
 
 
-def mutations(results):
+def sections(page):
+    """{title: text} of a page that was made before."""
+    found = re.split(r"^## (.*)\n", page, flags=re.M)[1:]
+    return {title: text.strip() for title, text in zip(found[::2], found[1::2])}
+
+
+def mutations(results, before):
     if not results.mutations:
-        return "`make mutation` has not been run where this page was made."
-    lines = ["Each bug is put into a copy of the sources by `make mutation`, and the test that it names must fail.", "", "| bug | what it does wrong | test | caught |", "|---|---|---|:-:|"]
+        return before or "`make mutation` has not been run where this page was made."
+    revisions = ", ".join(dict.fromkeys(m["revision"][:7] for m in results.mutations))
+    lines = [f"Each bug is put into a copy of the sources (revision {revisions}) by `make mutation`, and the test that it names must fail.", "",
+             "| bug | what it does wrong | test | caught |", "|---|---|---|:-:|"]
     return "\n".join(lines + [f"| {m['name']} | {m['doc']} | `{m['test']}` | {'yes' if m['caught'] else '**no**'} |" for m in results.mutations])
 
 
-def soak(results):
+def soak(results, before):
     if not results.soak:
-        return "`make soak` has not been run where this page was made."
+        return before or "`make soak` has not been run where this page was made."
     said = [line for line in results.soak.splitlines() if not line.startswith("{")]
     return "The core alone, on a virtual clock, by `make soak`; how often each kind of fault met each phase:\n\n```\n" + "\n".join(line.removeprefix("# ") for line in said) + "\n```"
 
 
-def fuzz(results):
-    """Of each target all runs together, and the coverage of the last one."""
+FUZZ = """Readers of bytes from outside, by `make fuzz` with ASan and UBSan; lines of each parser's file that the kept corpus reaches.
+
+| target | minutes | runs | findings | corpus | lines | date, revision |
+|---|--:|--:|--:|--:|---|---|
+"""
+
+
+def fuzz(results, before):
+    """Of each target all runs together, and the coverage of the last one; a target that was not run keeps its row."""
     targets = {}
     for line in results.fuzz:
         t = targets.setdefault(line["target"], {"seconds": 0, "runs": 0, "findings": 0})
-        t.update(corpus=line["corpus"], files=line["files"])
+        t.update({name: line[name] for name in ("corpus", "files", "date", "revision")})
         for name in ("seconds", "runs"):
             t[name] += line[name]
         t["findings"] += len(line["findings"])
-    if not targets:
-        return "`make fuzz` has not been run where this page was made."
-    lines = ["Readers of bytes from outside, by `make fuzz` with ASan and UBSan; lines of each parser's file that the kept corpus reaches.", "",
-             "| target | minutes | runs | findings | corpus | lines |", "|---|--:|--:|--:|--:|---|"]
-    return "\n".join(lines + [f"| {name} | {t['seconds'] / 60:.0f} | {t['runs']:,} | {t['findings']} | {t['corpus']['inputs']} inputs | "
-                              + ", ".join(f"{file} {n['percent']:.0f} %" for file, n in t["files"].items()) + " |" for name, t in sorted(targets.items())])
+    rows = {row.split("|")[1].strip(): row for row in before.splitlines() if row.startswith("| ") and not row.startswith("| target")}
+    for name, t in targets.items():
+        reached = ", ".join(f"{file} {n['percent']:.0f} %" for file, n in t["files"].items())
+        rows[name] = f"| {name} | {t['seconds'] / 60:.0f} | {t['runs']:,} | {t['findings']} | {t['corpus']['inputs']} inputs | {reached} | {t['date']}, {t['revision']} |"
+    return FUZZ + "\n".join(row for _, row in sorted(rows.items())) if rows else "`make fuzz` has not been run where this page was made."
 
 
 def failures(results):
@@ -137,11 +153,14 @@ def failures(results):
     return "\n## Not as it must be\n\n" + "".join(lines)
 
 
-def document(results):
+def document(results, page=""):
+    """The page, made anew from what it was."""
+    before = sections(page)
     done, skipped = results.done, [r for r in results.trials if state(r) == "skipped"]
     total = f"{len(done)} trials, {len(results.failed)} failed." + (f" Skipped there: {', '.join(sorted({r['entry'] for r in skipped}))}." if skipped else "")
     leases = sorted({r["lease_s"] for r in done if "lease_s" in r}) or [5]
     leases = f"{leases[0]} to {leases[-1]}" if len(leases) > 1 else str(leases[0])
     return DOC.format(stamp=stamp(results), leases=leases, total=total, rows="\n".join("| " + " | ".join(str(v) for v in row) + " |" for row in summary(results.trials)),
-                      invariants="\n".join(invariants(done)), storms=storms(done), matrix=matrix(done), mutations=mutations(results), soak=soak(results), fuzz=fuzz(results),
+                      invariants="\n".join(invariants(done)), storms=storms(done), matrix=matrix(done),
+                      mutations=mutations(results, before.get("Deliberate bugs", "")), soak=soak(results, before.get("Simulation of the rendezvous", "")), fuzz=fuzz(results, before.get("Fuzzers", "")),
                       failures=failures(results), known="".join(f"- {k}\n" for k in results.known) or "Nothing.\n")

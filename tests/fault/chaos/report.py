@@ -132,5 +132,6 @@ def write(folder, build, docs=None):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
             f.write(text)
     if docs:
+        text = document.document(results, text_of(docs))
         with open(docs, "w", encoding="utf-8") as f:
-            f.write(document.document(results))
+            f.write(text)
