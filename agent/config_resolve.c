@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "base/parse.h"
+#include "rendezvous/driver.h"
 
 enum { HOST_TEXT_MAX = 256, ARGUMENTS_MAX = 65536 };
 
@@ -371,9 +372,10 @@ static void check_times(struct er_loader *loader)
         finding(loader, er_loader_code_of(loader, "rendezvous.lease_ttl"),
                 "%s: must be whole seconds", er_loader_where(loader, "rendezvous.lease_ttl"));
     if (!strcmp(config->rendezvous.store_loss_policy, "stop") &&
-        er_config_lease_ttl(config) < er_deadline_in(config->stop.grace_us, 2 * ER_US_PER_S))
+        er_config_lease_ttl(config) < er_driver_stop_lease_us(config->stop.grace_us))
         finding(loader, er_loader_code_of(loader, "rendezvous.store_loss.policy"),
-                "%s: stop needs rendezvous.lease_ttl to be at least stop.grace + 2s",
+                "%s: stop needs rendezvous.lease_ttl to be at least 1.5 x (stop.grace + 3s): "
+                "raise it, or lower stop.grace",
                 er_loader_where(loader, "rendezvous.store_loss.policy"));
 }
 

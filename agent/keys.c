@@ -101,7 +101,7 @@ const struct er_key_info er_keys[] = {
         .help = "after the first node finished, wait this long for the others' results"),
     KEY("rendezvous.store_loss.policy", CHOICE_TEXT, "ride", AT(rendezvous.store_loss_policy), AGREE,
         .choices = CHOICES("ride", "stop"),
-        .help = "store lost: ride (workers go on, nothing is committed) or stop (before the lease can expire)"),
+        .help = "store lost: ride (workers go on, nothing is committed) or stop (before the lease can expire: lease_ttl >= 1.5 x (stop.grace + 3s))"),
     KEY("rendezvous.store_loss.limit", DURATION, "1h", AT(rendezvous.store_loss_limit_us), AGREE | NONE, .none_as = ER_FOREVER,
         .help = "with ride: after this long exit 69"),
     KEY("rendezvous.retention", DURATION, "7d", AT(rendezvous.retention_us), AGREE | NONE, .none_as = ER_FOREVER,

@@ -159,6 +159,11 @@ struct er_role_bounds {
     uint32_t id, min, max;
 };
 
+/* The shortest lease in which workers are told to stop early enough to be gone before it ends: when
+ * a third of it has passed, and the keep-alive that was due then has no answer for a second, the
+ * grace is left, a second for the kill, and one in hand. */
+uint64_t er_driver_stop_lease_us(uint64_t stop_grace_us);
+
 struct er_driver_opts {
     char job[ER_NAME_TEXT_MAX], node_id[ER_NAME_TEXT_MAX], host[ER_HOST_TEXT_MAX], prefix[128];
     char address[ER_HOST_TEXT_MAX]; /* what peers connect to */
@@ -190,7 +195,7 @@ struct er_driver_opts {
     enum er_new_run new_run;
     /* The store is out of reach: workers ride it out for at most the limit (0: as long as it
      * takes), then the node leaves with 69; or they are stopped before the lease can end. The
-     * latter needs lease_ttl_us >= stop_grace_us + 2 s. Jobs of one node need no other store. */
+     * latter needs a lease of er_driver_stop_lease_us(). Jobs of one node need no other store. */
     bool store_loss_stop;
     uint64_t store_loss_limit_us;
     uint64_t resize_grace_us; /* 0: changes are never planned ahead */

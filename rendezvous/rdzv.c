@@ -512,6 +512,13 @@ size_t er_rdzv_capacity(uint32_t max_nodes)
     return (size_t)max_nodes * 2 + 16;
 }
 
+uint64_t er_driver_stop_lease_us(uint64_t stop_grace_us)
+{
+    uint64_t us = er_deadline_in(stop_grace_us, 3 * ER_US_PER_S);
+
+    return er_deadline_in(us, us / 2);
+}
+
 static int check_opts(const struct er_driver_opts *o, struct er_error *err)
 {
     if (!er_name_valid(o->job) || !er_name_valid(o->node_id))
@@ -528,10 +535,11 @@ static int check_opts(const struct er_driver_opts *o, struct er_error *err)
     if (!o->spec || strlen(o->spec) > ER_SPEC_BYTES_MAX)
         return er_error_set(err, ER_E_CONFIG, "the agreed part of the spec exceeds %d bytes",
                             ER_SPEC_BYTES_MAX);
-    if (o->store_loss_stop && o->max_nodes > 1 && o->lease_ttl_us < o->stop_grace_us + 2000000)
+    if (o->store_loss_stop && o->max_nodes > 1 &&
+        o->lease_ttl_us < er_driver_stop_lease_us(o->stop_grace_us))
         return er_error_set(err, ER_E_CONFIG,
                             "workers cannot be stopped before the lease ends: the lease must be at "
-                            "least the stop grace + 2s");
+                            "least 1.5 times the stop grace + 3s");
     if (o->first_generation >= ER_GEN_MAX / 2)
         return er_error_set(err, ER_E_CONFIG, "generation %llu is out of range",
                             (unsigned long long)o->first_generation);

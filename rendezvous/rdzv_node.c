@@ -13,7 +13,6 @@
 #define RUN_RETRY_US                                                                               \
     100000ull /* doubled up to 6.4 s: a thousand agents may wait for the last old one */
 #define RUN_RETRY_SHIFTS 6
-#define SILENCE_US       1000000ull /* of a store that is taken to be out of reach */
 #define KILL_US          1000000ull /* from the end of the stop grace to the last worker's end */
 
 /* This agent may begin a new run of the job, and nobody has since it started. */
@@ -175,17 +174,15 @@ static void give_up_joining(struct er_rdzv *c)
                    0);
 }
 
-/* When workers that are not to outlive the lease are told to stop. Keep-alives alone renew it, and
- * the next one is on its way as long as the store answers anything. */
+/* When workers that are not to outlive the lease are told to stop, so that a second is left when
+ * they are gone. Keep-alives alone renew it, and er_driver_stop_lease_us() leaves time for them. */
 static uint64_t stop_at(const struct er_rdzv *c)
 {
     uint64_t stop_us = c->opts.stop_grace_us + 2 * KILL_US;
-    uint64_t silent_us = er_deadline_in(c->heard_us, SILENCE_US), at;
+    uint64_t until_us =
+        c->lease_until_us ? c->lease_until_us : er_deadline_in(c->heard_us, c->opts.lease_ttl_us);
 
-    if (!c->lease_until_us)
-        return er_deadline_in(c->heard_us, c->opts.lease_ttl_us - stop_us);
-    at = c->lease_until_us > stop_us ? c->lease_until_us - stop_us : 0;
-    return at > silent_us ? at : silent_us;
+    return until_us > stop_us ? until_us - stop_us : 0;
 }
 
 /* The store is out of reach: when the workers must be told to stop, or the node gives up. */

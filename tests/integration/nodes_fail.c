@@ -255,7 +255,7 @@ static void policy_stop_stops_workers_before_the_lease_ends(void)
     nodes_begin(&n, "2");
     for (int i = 0; i < 2; i++)
         node_start(&n, i,
-                   ARGS("--set=rendezvous.store_loss.policy=stop", "--set=rendezvous.lease_ttl=5s",
+                   ARGS("--set=rendezvous.store_loss.policy=stop", "--set=rendezvous.lease_ttl=6s",
                         "--set=stop.grace=1s", "--set=rendezvous.death_grace=1s",
                         SH(NODES_WORKER)));
     first = nodes_next(&n, 0, 2, 2);

@@ -138,7 +138,7 @@ static const struct {
      "job.yaml:2:27: rendezvous.death_grace: a duration is needed here, none is not possible"},
     {"command: a\nrendezvous: {store_loss: {policy: stop}}\n",
      "job.yaml:2:27: rendezvous.store_loss.policy: stop needs rendezvous.lease_ttl to be at least "
-     "stop.grace + 2s"},
+     "1.5 x (stop.grace + 3s): raise it, or lower stop.grace"},
     {"command: a\nrendezvous: {backend: redis}\n",
      "job.yaml:2:23: rendezvous.backend: expected one of auto, embedded, etcd, managed; got "
      "'redis'"},

@@ -115,10 +115,10 @@ Test(rdzv_run, workers_can_be_stopped_before_the_lease_ends)
 {
     begin(1, 2);
     base.store_loss_stop = true;
-    base.lease_ttl_us = 40 * ER_US_PER_S;
+    base.lease_ttl_us = 50 * ER_US_PER_S;
     form(2);
     er_store_mem_cut(nodes[1].client, true);
-    pass(8 * ER_US_PER_S - 1);
+    pass(18 * ER_US_PER_S - 1);
     cr_assert_eq(nodes[1].running, 1u);
     pass(1);
     cr_assert_eq(nodes[1].running, 0u); /* the grace and more before it could end */
@@ -144,7 +144,7 @@ Test(rdzv_run, workers_are_stopped_before_the_lease_ends_that_is_held)
 
     begin(1, 2);
     base.store_loss_stop = true;
-    base.lease_ttl_us = 40 * ER_US_PER_S;
+    base.lease_ttl_us = 50 * ER_US_PER_S;
     form(2);
     ops = *nodes[1].client->ops;
     ops.lease_until = until;
@@ -169,6 +169,9 @@ Test(rdzv_run, a_lease_too_short_to_stop_in_is_refused)
     o = base;
     o.store_loss_stop = true;
     o.incarnation = 1;
+    o.lease_ttl_us = er_driver_stop_lease_us(o.stop_grace_us);
+    cr_assert_eq(o.lease_ttl_us, 49500 * ER_US_PER_MS); /* keep-alives come at 16.5 s */
+    o.lease_ttl_us--;
     snprintf(o.node_id, sizeof(o.node_id), "x");
     cr_assert_eq(er_driver_new(&d, root, &o, &none, NULL, NULL), ER_E_CONFIG);
     end();

@@ -186,7 +186,7 @@ def back_with_slow_clock(t):
 # By as much as the second covers that is kept in hand: a tenth, but for leases above 10 s (of busy machines). The observer is not told of a cut: no step may be applied in
 # both generations at once, either.
 @entry("clock", "a node whose monotonic clock runs up to a tenth slower is cut off from etcd, and told to stop before its lease ends (store_loss.policy: stop): "
-       "its workers are out of the generation before the others can hear that it is lost", heal=back_with_slow_clock, params={"leases": (2, 2.6)}, shape={"shim": True, "save_steps": 5, "set": {"rendezvous.store_loss.policy": "stop", "stop.grace": "1s"}},
+       "its workers are out of the generation before the others can hear that it is lost", heal=back_with_slow_clock, params={"leases": (2, 2.6)}, shape={"shim": True, "save_steps": 5, "set": {"rendezvous.store_loss.policy": "stop", "stop.grace": "300ms"}},
        during=(2,), new_generation=True, bound_s=20, heal_bound_s=40, needs=("shim", "network"))
 def pace_slow_cut(t):
     wrong_pace(t, max(0.9, 1 - 1 / t.shape["lease_s"]))
