@@ -283,8 +283,8 @@ static void store_lost_for_good_is_69(void)
     nodes_end(&n);
 }
 
-/* Nodes whose workers fail again and again; here n1, until it is mended. */
-#define SICK "if [ $ELASTIC_NODE_ID = n1 ] && [ ! -e $CASE/mended ]; then exit 3; fi; " NODES_WORKER
+/* Nodes whose workers fail again and again; here n0, until it is mended. */
+#define SICK "if [ $ELASTIC_NODE_ID = n0 ] && [ ! -e $CASE/mended ]; then exit 3; fi; " NODES_WORKER
 
 struct world_look {
     struct nodes_case *n;
@@ -309,24 +309,50 @@ static bool world_is_there(void *user)
     return look->found != 0;
 }
 
-/* It costs restarts, then the node is kept out, and the others go on without it; when its time is
- * over it is taken back. It is a spare meanwhile. */
+/* Of n0, which was there first and has the job's own folder. */
+static bool status_says(struct nodes_case *n, const char *text)
+{
+    struct er_test_proc p;
+    bool ok = er_test_run(&p, ARGS(er_test_bin("elastic-ctl"), "--job", n->c.name, "status"), NULL,
+                          NODES_WAIT) == 0 &&
+              strstr(er_test_out(&p), text);
+
+    er_test_done(&p);
+    return ok;
+}
+
+static bool status_comes(void *user)
+{
+    return status_says(user, "generation 0");
+}
+
+static bool status_is_of_two_nodes(void *user)
+{
+    return status_says(user, "world size 2 on 2 node(s)");
+}
+
+/* It costs restarts, then the node is kept out, and the others go on without it, as its own status
+ * tells; when its time is over it is taken back. It is a spare meanwhile. */
 static void node_that_keeps_failing_is_set_aside_for_a_while(void)
 {
     struct nodes_case n;
     struct world_look look = {.n = &n, .world = 2};
 
     nodes_begin(&n, "2:3");
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
         node_start(&n, i,
                    ARGS("--max-restarts=5", "--set=restart.node_strikes.max=2",
                         "--set=restart.node_strikes.cooldown=4s", SH(SICK)));
+        if (i == 0)
+            er_tap_require(er_test_wait_until(status_comes, &n, NODES_WAIT));
+    }
     er_tap_check(er_test_wait_until(world_is_there, &look, NODES_WAIT));
+    er_tap_check(er_test_wait_until(status_is_of_two_nodes, &n, NODES_WAIT));
     er_test_write_file(case_path(&n.c, "mended"), "");
     look = (struct world_look){.n = &n, .after = look.found, .world = 3};
     er_tap_check(er_test_wait_until(world_is_there, &look, NODES_WAIT));
     er_tap_check(er_test_wait_err(
-        &n.p[1], "this node is set aside (its workers keep failing): generation", NODES_WAIT));
+        &n.p[0], "this node is set aside (its workers keep failing): generation", NODES_WAIT));
     nodes_go(&n, "0");
     er_tap_check(nodes_end_with(&n, 0));
     nodes_end(&n);
