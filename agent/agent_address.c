@@ -49,8 +49,10 @@ void er_agent_address_open(struct er_agent *agent)
 {
     struct er_error err = ER_ERROR_INIT;
 
+    agent->own.gone_us = ER_FOREVER;
     if (agent->config->nnodes_max == 1)
         return;
+    er_node_address_interface(agent->address, agent->own.interface);
     if (watch(agent, &err))
         er_log(ER_LOG_WARNING, "changes of this node's address will not be noticed",
                ER_STR("reason", err.text));
@@ -68,25 +70,46 @@ static void move(struct er_agent *agent, const char *to, uint64_t now_us)
     er_log(ER_LOG_WARNING, "this node's address has changed", ER_STR("from", agent->address),
            ER_STR("to", to));
     snprintf(agent->address, sizeof(agent->address), "%s", to);
+    er_node_address_interface(to, agent->own.interface);
     agent->own.moved = true;
     er_driver_address(agent->driver, agent->address);
     if (agent->group && er_group_assignment(agent->group)->nnodes > 1)
         er_agent_cut_off(agent, now_us);
 }
 
+static bool find_next(struct er_agent *agent, uint64_t now_us, char ret[ER_ADDRESS_MAX])
+{
+    char interface[IF_NAMESIZE];
+
+    if (!er_node_address_again(&agent->own.route, ret))
+        return false;
+    er_node_address_interface(ret, interface);
+    return er_node_address_moves(agent->own.interface, interface, now_us - agent->own.gone_us,
+                                 er_config_lease_ttl(agent->config));
+}
+
 void er_agent_address_step(struct er_agent *agent, uint64_t now_us)
 {
-    char now[ER_ADDRESS_MAX];
+    bool known = agent->own.gone_us != ER_FOREVER;
+    char next[ER_ADDRESS_MAX];
 
     if (now_us < agent->own.check_us || agent->done)
         return;
     agent->own.check_us = ER_FOREVER;
-    if (!er_node_address_gone(agent->address))
+    if (!er_node_address_gone(agent->address)) {
+        agent->own.gone_us = ER_FOREVER;
         return;
-    if (er_node_address_again(&agent->own.route, now))
-        move(agent, now, now_us);
-    else if (agent->own.route.to_n || agent->own.route.interface[0])
+    }
+    if (!known)
+        agent->own.gone_us = now_us;
+    if (find_next(agent, now_us, next)) {
+        move(agent, next, now_us);
+        agent->own.gone_us = ER_FOREVER;
+    } else if (agent->own.route.to_n || agent->own.route.interface[0]) {
+        if (!known)
+            er_agent_say(agent, "this node's address %s is gone", agent->address);
         agent->own.check_us = now_us + AGAIN_US;
+    }
 }
 
 /* The seal took rank 0's address from a record that was older than the change. */

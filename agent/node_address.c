@@ -179,6 +179,27 @@ bool er_node_address_again(const struct er_node_route *route, char ret[ER_ADDRES
     return route->to_n > 0 && source_address((const struct sockaddr *)&route->to, route->to_n, ret);
 }
 
+void er_node_address_interface(const char *address, char ret[IF_NAMESIZE])
+{
+    struct ifaddrs *list = NULL;
+    char text[ER_ADDRESS_MAX];
+
+    ret[0] = 0;
+    if (getifaddrs(&list) < 0)
+        return;
+    for (struct ifaddrs *at = list; at && !ret[0]; at = at->ifa_next) {
+        if (at->ifa_addr && is_usable(at->ifa_addr) && format(at->ifa_addr, text) &&
+            strcmp(text, address) == 0)
+            snprintf(ret, IF_NAMESIZE, "%s", at->ifa_name);
+    }
+    freeifaddrs(list);
+}
+
+bool er_node_address_moves(const char *from, const char *to, uint64_t gone_us, uint64_t patience_us)
+{
+    return (from[0] && strcmp(from, to) == 0) || gone_us >= patience_us;
+}
+
 bool er_node_address_gone(const char *address)
 {
     struct sockaddr_in v4 = {.sin_family = AF_INET};

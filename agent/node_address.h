@@ -7,6 +7,7 @@
 #include <net/if.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/socket.h>
 
 #include "base/error.h"
@@ -36,3 +37,10 @@ int er_node_address_by(const char *text, const char *const *endpoints, size_t n,
 bool er_node_address_again(const struct er_node_route *route, char ret[ER_ADDRESS_MAX]);
 /* A numeric address that this host does not have (any more). Does not wait. */
 bool er_node_address_gone(const char *address);
+/* The interface that has a numeric address; "": none. Does not wait. */
+void er_node_address_interface(const char *address, char ret[IF_NAMESIZE]);
+/* Whether peers are to be sent from an address that has been gone for `gone_us` to one of `to`: at
+ * once on the same interface; to another network when the old one had `patience_us` to come back,
+ * as an interface does that is started anew. */
+bool er_node_address_moves(const char *from, const char *to, uint64_t gone_us,
+                           uint64_t patience_us);

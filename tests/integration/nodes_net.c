@@ -132,6 +132,68 @@ static void node_that_is_cut_off_is_lost_and_comes_back(void)
     net_end(&net, &n);
 }
 
+/* Node 1 reaches the store over a second network, too, once its own is gone: 10.98.0.11. */
+static void begin_with_two_networks(struct net *net, struct nodes_case *n)
+{
+    char script[512];
+
+    net_begin(net, n, "1:2", 2, "10.99.0.1:2379");
+    snprintf(script, sizeof(script),
+             "ip link add w1 type veth peer name eth1 netns %s; ip addr add 10.98.0.1/24 dev w1; "
+             "ip link set w1 up; nsenter -t %s -n sh -ec '"
+             "ip addr add 10.98.0.11/24 dev eth1; ip link set eth1 up; "
+             "ip route add default via 10.98.0.1'",
+             n->enter[1], n->enter[1]);
+    shell(script);
+    for (int i = 0; i < 2; i++)
+        node_start(n, i, ARGS(SHORT_LEASE, SH(NODES_WORKER)));
+}
+
+static void lose_address(struct nodes_case *n)
+{
+    char script[128];
+
+    snprintf(script, sizeof(script), "nsenter -t %s -n ip addr flush dev eth0", n->enter[1]);
+    shell(script);
+    er_tap_check(er_test_wait_err(&n->p[1], "this node's address 10.99.0.11 is gone", NODES_WAIT));
+}
+
+/* As an interface does that is started anew. */
+static void address_that_comes_back_soon_is_kept(void)
+{
+    struct nodes_case n;
+    struct net net;
+    char script[128];
+
+    begin_with_two_networks(&net, &n);
+    er_tap_require(nodes_next(&n, 0, 2, 2));
+    lose_address(&n);
+    snprintf(script, sizeof(script), "nsenter -t %s -n ip addr add 10.99.0.11/24 dev eth0",
+             n.enter[1]);
+    shell(script);
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    er_tap_check(!strstr(er_test_err(&n.p[1]), "this node's address is"));
+    net_end(&net, &n);
+}
+
+static void node_moves_to_another_network_when_its_own_stays_away(void)
+{
+    struct nodes_case n;
+    struct net net;
+    int first;
+
+    begin_with_two_networks(&net, &n);
+    first = nodes_next(&n, 0, 2, 2);
+    er_tap_require(first);
+    lose_address(&n);
+    er_tap_check(er_test_wait_err(&n.p[1], "this node's address is 10.98.0.11 now", NODES_WAIT));
+    er_tap_check(nodes_next(&n, first, 2, 2));
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
+    net_end(&net, &n);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                 \
@@ -142,6 +204,8 @@ int main(int argc, char **argv)
         CASE(ipv4_address_is_that_of_the_route_to_the_store),
         CASE(ipv6_address_is_that_of_the_route_to_the_store),
         CASE(node_that_is_cut_off_is_lost_and_comes_back),
+        CASE(address_that_comes_back_soon_is_kept),
+        CASE(node_moves_to_another_network_when_its_own_stays_away),
     };
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
 }
