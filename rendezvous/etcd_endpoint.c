@@ -33,8 +33,9 @@ static bool all_in(const char *text, size_t n, const char *set)
     return n > 0;
 }
 
-#define ALNUM "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-#define HEX   "0123456789abcdefABCDEF"
+#define DIGIT "0123456789"
+#define ALNUM "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" DIGIT
+#define HEX   DIGIT "abcdefABCDEF"
 
 static int refuse(struct er_error *err, const char *text, const char *why)
 {
@@ -121,6 +122,15 @@ static int parse_srv(const char *text, const char *at, struct er_etcd_endpoint *
     return take_host(text, at, strlen(at), e, err);
 }
 
+/* A host may be called srv or unix: what follows is a port then. */
+static bool has_scheme(const char *text, const char *scheme)
+{
+    size_t n = strlen(scheme);
+
+    return strncmp(text, scheme, n) == 0 &&
+           (scheme[n - 1] == '/' || !all_in(text + n, strlen(text + n), DIGIT));
+}
+
 int er_etcd_endpoint_parse(const char *text, struct er_etcd_endpoint *ret, struct er_error *err)
 {
     struct er_etcd_endpoint e = {.kind = ER_ETCD_TCP};
@@ -128,12 +138,10 @@ int er_etcd_endpoint_parse(const char *text, struct er_etcd_endpoint *ret, struc
     int rc = 0;
 
     for (size_t i = 0; i < ER_ARRAY_N(schemes); i++) {
-        size_t n = strlen(schemes[i].text);
-
-        if (strncmp(text, schemes[i].text, n) == 0) {
+        if (has_scheme(text, schemes[i].text)) {
             e.kind = schemes[i].kind;
             e.security = schemes[i].security;
-            at = text + n;
+            at = text + strlen(schemes[i].text);
             break;
         }
     }

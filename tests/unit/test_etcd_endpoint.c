@@ -10,6 +10,9 @@
 static const struct {
     const char *text, *target, *name;
 } good[] = {
+    {"srv", "dns:///srv:2379", "srv:2379"},
+    {"srv:2379", "dns:///srv:2379", "srv:2379"},
+    {"unix:1", "dns:///unix:1", "unix:1"},
     {"etcd-1:2380", "dns:///etcd-1:2380", "etcd-1:2380"},
     {"etcd-1", "dns:///etcd-1:2379", "etcd-1:2379"},
     {"10.0.0.1:2379", "dns:///10.0.0.1:2379", "10.0.0.1:2379"},
