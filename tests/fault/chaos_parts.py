@@ -213,13 +213,13 @@ def the_report_tells_where_it_comes_from(folder):
     texts = {name: report.text_of(os.path.join(folder, name)) for name in ("doc.md", "report.html", "junit.xml", "report.json")}
     for part in ("2026-01-02, revision r1, etcd 3.4, 2 cores under a load of 3.5 to 3.5", "`elastic-chaos run --default --seed 4`", "| loss | 1 | 0 | 12 / 12 / 12 |", "`loss+agent_kill`, seed 4, revision r1: <stood still>. *Mended since:* a lock.", "- a slow disk\n"):
         assert part in texts["doc.md"], part
-    fuzzed = {"target": "ctl", "seconds": 600, "runs": 7, "findings": [], "corpus": {"inputs": 3}, "files": {"ctl.c": {"percent": 91}}, "date": "2026-01-03", "revision": "r2"}
+    fuzzed = {"target": "ctl", "seconds": 600, "cpu_seconds": 120, "runs": 7, "findings": [], "corpus": {"inputs": 3}, "files": {"ctl.c": {"percent": 91}}, "date": "2026-01-03", "revision": "r2"}
     os.makedirs(os.path.join(folder, "fuzz"))
     with open(os.path.join(folder, "fuzz", "result.jsonl"), "w", encoding="utf-8") as f:
         f.write(json.dumps(fuzzed) + "\n")
     before = texts["doc.md"].replace("`make fuzz` has not been run where this page was made.", "| ctl | 1 |\n| idx | 20 |").replace("`make soak` has not been run", "A soak")
     again = document.document(report.Results(folder, folder), before)
-    assert "| ctl | 10 | 7 | 0 | 3 inputs | ctl.c 91 % | 2026-01-03, r2 |\n| idx | 20 |\n" in again and "| ctl | 1 |" not in again and "\nA soak" in again, again
+    assert "| ctl | 10 | 2 | 7 | 0 | 3 inputs | ctl.c 91 % | 2026-01-03, r2 |\n| idx | 20 |\n" in again and "| ctl | 1 |" not in again and "\nA soak" in again, again
     row = next(line for line in document.matrix(trials).splitlines() if line.startswith("| 14 loss |"))
     assert row.split("|")[2:][4].strip() == "**1**", row
     assert "&lt;stood still&gt;" in texts["report.html"] and 'failures="1"' in texts["junit.xml"]

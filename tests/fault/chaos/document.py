@@ -118,8 +118,8 @@ def soak(results, before):
 
 FUZZ = """Readers of bytes from outside, by `make fuzz` with ASan and UBSan; lines of each parser's file that the kept corpus reaches.
 
-| target | minutes | runs | findings | corpus | lines | date, revision |
-|---|--:|--:|--:|--:|---|---|
+| target | minutes | of a core | runs | findings | corpus | lines | date, revision |
+|---|--:|--:|--:|--:|--:|---|---|
 """
 
 
@@ -127,15 +127,15 @@ def fuzz(results, before):
     """Of each target all runs together, and the coverage of the last one; a target that was not run keeps its row."""
     targets = {}
     for line in results.fuzz:
-        t = targets.setdefault(line["target"], {"seconds": 0, "runs": 0, "findings": 0})
+        t = targets.setdefault(line["target"], {"seconds": 0, "cpu_seconds": 0, "runs": 0, "findings": 0})
         t.update({name: line[name] for name in ("corpus", "files", "date", "revision")})
-        for name in ("seconds", "runs"):
+        for name in ("seconds", "cpu_seconds", "runs"):
             t[name] += line[name]
         t["findings"] += len(line["findings"])
     rows = {row.split("|")[1].strip(): row for row in before.splitlines() if row.startswith("| ") and not row.startswith("| target")}
     for name, t in targets.items():
         reached = ", ".join(f"{file} {n['percent']:.0f} %" for file, n in t["files"].items())
-        rows[name] = f"| {name} | {t['seconds'] / 60:.0f} | {t['runs']:,} | {t['findings']} | {t['corpus']['inputs']} inputs | {reached} | {t['date']}, {t['revision']} |"
+        rows[name] = f"| {name} | {t['seconds'] / 60:.0f} | {t['cpu_seconds'] / 60:.0f} | {t['runs']:,} | {t['findings']} | {t['corpus']['inputs']} inputs | {reached} | {t['date']}, {t['revision']} |"
     return FUZZ + "\n".join(row for _, row in sorted(rows.items())) if rows else "`make fuzz` has not been run where this page was made."
 
 
