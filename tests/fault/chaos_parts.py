@@ -24,7 +24,7 @@ import pool  # noqa: E402
 import report  # noqa: E402
 import shim  # noqa: E402
 import shrink  # noqa: E402
-from job import step_of  # noqa: E402
+from job import Record, step_of  # noqa: E402
 from trial import Failed, Fault, Trial  # noqa: E402
 
 ENTRIES = catalogue.load()
@@ -115,6 +115,23 @@ def a_fault_of_which_nothing_shows_fails(_folder):
     with t.acting(fault):
         t.must(True, "seen")
     t.heal(fault)
+
+
+@case
+def a_restart_whose_event_was_lost_is_counted(_folder):
+    t, record = Trial.__new__(Trial), Record.__new__(Record)
+    t.job, t.course = types.SimpleNamespace(record=record), types.SimpleNamespace(charged=(1, 3))
+    record.events = [{"event": "job_succeeded", "restarts": 1}, {"event": "job_succeeded", "restarts": 1}]
+    assert t.budget() == 1
+    record.events.append({"event": "restart_counted", "used": 2})
+    assert t.budget() == 2
+    record.events = []
+    try:
+        t.budget()
+    except Failed as why:
+        assert "0 restarts charged" in str(why)
+    else:
+        raise AssertionError("it passed")
 
 
 @case

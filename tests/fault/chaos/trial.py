@@ -351,7 +351,8 @@ class Trial:
             raise Failed("the ledger does not add up: " + (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1])
 
     def budget(self):
-        counted = max((e["used"] for e in self.job.record.of("restart_counted")), default=0)
+        # A leader that is killed between the count and its event takes the event with it: at the end all tell of what the store has.
+        counted = max([e["used"] for e in self.job.record.of("restart_counted")] + [e.get("restarts", 0) for e in self.job.record.of("job_succeeded", "job_failed", "job_stopped")], default=0)
         low, high = self.course.charged
         # Where peers tell of lost connections before a starved agent sees its worker's death, the generation ends for that, and nobody is charged.
         low -= len({e["generation"] for e in self.job.record.of("generation_forming") if e.get("reason") == "connections_lost"})
