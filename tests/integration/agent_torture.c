@@ -65,14 +65,21 @@ static void check_nothing_left(const struct agent_case *c)
     er_tap_check(!state_is_there(c));
 }
 
+/* The worker that printed `name` and its pid. */
+static bool stands_still(struct agent_case *c, const char *name)
+{
+    return er_test_wait_out(&c->p, name, ER_TEST_DEADLINE_MS) &&
+           er_test_wait_stopped(atoi(strstr(er_test_out(&c->p), name) + strlen(name)));
+}
+
 static void one_that_stops_itself_is_stopped(void)
 {
     struct agent_case c = {0};
 
     case_begin(&c);
     case_start(&c, ARGS("--nproc-per-node", "2", "--shutdown-timeout", "1000",
-                        SH("echo up; kill -STOP $$; exec sleep 1000")));
-    er_tap_require(er_test_wait_out(&c.p, "up\nup\n", ER_TEST_DEADLINE_MS));
+                        SH("echo rank-$RANK $$; kill -STOP $$; exec sleep 1000")));
+    er_tap_require(stands_still(&c, "rank-0 ") && stands_still(&c, "rank-1 "));
     kill(c.p.pid, SIGTERM);
     er_tap_check(case_finish(&c) == 75);
     check_nothing_left(&c);

@@ -186,9 +186,14 @@ static bool stands_still(void *user)
     return dir && still;
 }
 
+bool er_test_wait_stopped(pid_t pid)
+{
+    return er_test_wait_until(stands_still, &pid, ER_TEST_DEADLINE_MS);
+}
+
 bool er_test_stop(pid_t pid)
 {
-    return kill(pid, SIGSTOP) == 0 && er_test_wait_until(stands_still, &pid, ER_TEST_DEADLINE_MS);
+    return kill(pid, SIGSTOP) == 0 && er_test_wait_stopped(pid);
 }
 
 int er_test_exit_code(const struct er_test_proc *p)

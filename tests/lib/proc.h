@@ -42,6 +42,8 @@ bool er_test_wait_err(struct er_test_proc *p, const char *text, uint32_t timeout
 /* SIGSTOP; true once all of its threads stand still: kill(2) returns while they still run, on
  * another core for as long as the machine is busy. */
 bool er_test_stop(pid_t pid);
+/* The same of one that stops itself. */
+bool er_test_wait_stopped(pid_t pid);
 /* As the shell: the exit code, or 128 + signal; -1 while it runs. */
 int er_test_exit_code(const struct er_test_proc *p);
 /* Kill and reap what is left, free the output. */
