@@ -1,5 +1,6 @@
 /* libFuzzer: what a stranger, a member and rank 0 may send while ranks connect, and control frames
- * after that, through real sockets into host_accept.c, host_dial.c, host_table.c and host_mesh.c.
+ * after that, through real sockets into host_accept.c, host_table.c and host_mesh.c. Dialing is
+ * fuzz_comm_dial.c's.
  * The first byte says in which role the bytes come; those for rank 0 are those of two strangers,
  * behind two bytes of the first one's length. */
 #include <assert.h>
@@ -20,6 +21,16 @@ enum { SIZE = 3, BYTES_MAX = 16 << 10 };
 enum role { TO_RANK_0, TO_RANK_1, REPLY, TABLE, FRAMES, ROLE_COUNT };
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n);
+uint64_t __wrap_er_now_us(void);
+
+/* ---- the clock: turned by step() ---- */
+
+static uint64_t now_us;
+
+uint64_t __wrap_er_now_us(void)
+{
+    return now_us;
+}
 
 /* ---- libelastic's key-value store: empty ---- */
 
@@ -111,9 +122,11 @@ static void step(struct er_mesh *mesh)
 {
     struct er_error err = ER_ERROR_INIT;
 
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++) {
         if (er_mesh_step(mesh, 0, &err) < 0)
             break;
+        now_us += i < 6 ? ER_MESH_NOTE_US : 20 * ER_US_PER_S; /* more than a hello may take */
+    }
     for (int i = 0; i < 8; i++)
         er_mesh_watch(mesh);
     for (int i = 0; i < mesh->strangers_n; i++)
@@ -178,6 +191,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
     if (n < 4 || n > BYTES_MAX)
         return 0;
     leave_network();
+    now_us = ER_US_PER_S;
     ends_n = 0;
     if (role == TO_RANK_0) {
         size_t first = (size_t)data[1] | (size_t)data[2] << 8;
