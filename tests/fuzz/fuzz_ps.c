@@ -1,5 +1,6 @@
 /* libFuzzer: what workers, other servers and strangers send a parameter server. The first byte says
- * how stale gradients may be; then come pieces: which connection, two bytes of length, bytes. */
+ * how stale gradients may be, and whether the other server can be reached; then come pieces: which
+ * connection, two bytes of length, bytes. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -51,6 +52,9 @@ static struct er_ps_server *make_server(unsigned char how)
     memset(s->self.secret, 's', sizeof(s->self.secret)); /* that a corpus can know it */
     for (int i = 0; i < opts.servers; i++)
         s->records[i] = s->self; /* the other one is this one: it asks itself */
+    if (how & 0x40 && opts.servers > 1)
+        s->records[1] = (struct er_host_record){
+            .host = ~s->self.host, .addr_n = 2, .addr = {"127.0.0.1", "no address"}};
     return s;
 }
 

@@ -221,8 +221,11 @@ static void turn(void)
     for (int i = 0; i < 64 && !agent.done && er_driver_pending(agent.driver); i++)
         er_driver_dispatch(agent.driver, er_now_us());
     er_barriers_step(agent.barriers, er_now_us());
-    for (int i = 0; i < WORKERS; i++)
+    for (int i = 0; i < WORKERS; i++) {
         assert(conns[i].answered + open_tickets(&conns[i]) == conns[i].asked);
+        /* conns[i] is worker i's */
+        assert(!er_agent_waits_in_store(&agent, i) || open_tickets(&conns[i]) > 0);
+    }
 }
 
 static void ask(struct er_ctlconn *conn, const unsigned char *data, size_t n, bool mend)
