@@ -22,6 +22,7 @@ import load  # noqa: E402
 import observer  # noqa: E402
 import pool  # noqa: E402
 import report  # noqa: E402
+import schedule  # noqa: E402
 import shim  # noqa: E402
 import shrink  # noqa: E402
 from job import Record, step_of  # noqa: E402
@@ -132,6 +133,23 @@ def a_restart_whose_event_was_lost_is_counted(_folder):
         assert "0 restarts charged" in str(why)
     else:
         raise AssertionError("it passed")
+
+
+@case
+def a_folder_of_results_belongs_to_one_run(folder):
+    args = types.SimpleNamespace(results=folder, add=True, tap=False, verb="run", names=[], seed=1, build=BUILD, default=False, all=False, patience=1, jobs=1)
+    first = schedule.Sink(args, 1)
+    kept = os.path.join(folder, "plans", "of-the-first")
+    os.makedirs(kept)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            schedule.Sink(args, 1)
+        except SystemExit as end:
+            assert end.code == 69 and "another run" in said.getvalue(), said.getvalue()
+        else:
+            raise AssertionError("both have it")
+    assert os.path.isdir(kept)
+    first.out.close()
 
 
 @case

@@ -20,14 +20,20 @@ static inline void ps_raw_send(int fd, const void *data, size_t n)
     }
 }
 
+static inline struct er_ps_frame ps_raw_hello(const struct er_flat *flat, uint32_t worker,
+                                              uint64_t incarnation)
+{
+    return (struct er_ps_frame){.magic = ER_PS_MAGIC,
+                                .type = ER_PS_FRAME_HELLO,
+                                .worker = worker,
+                                .a = {incarnation, flat->total, er_ps_layout(flat)}};
+}
+
 /* Its connection; the answer to HELLO follows. */
 static inline int ps_raw_open(const struct er_host_record *record, const struct er_flat *flat,
                               uint32_t worker, uint64_t incarnation)
 {
-    struct er_ps_frame frame = {.magic = ER_PS_MAGIC,
-                                .type = ER_PS_FRAME_HELLO,
-                                .worker = worker,
-                                .a = {incarnation, flat->total, er_ps_layout(flat)}};
+    struct er_ps_frame frame = ps_raw_hello(flat, worker, incarnation);
     int fd = -1;
 
     er_tap_require(er_host_dial(record, 0, &fd) == 0); /* the Unix socket */

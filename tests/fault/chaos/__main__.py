@@ -11,7 +11,8 @@
     elastic-chaos replay FILE                              a trial from its plan: what shrink wrote, or a line of result.jsonl
     elastic-chaos report [--docs FILE]                     HTML and JUnit of the last result; docs/reliability.md
 
-A trial is run again with the seed and the name that the result gives. Exit status: 0 all as it must be, 1 not, 64 usage.
+A trial is run again with the seed and the name that the result gives. Exit status: 0 all as it must be, 1 not, 64 usage,
+69 the folder of results belongs to another run.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """Which trials, in which order, and what is said of them."""
 
+import fcntl
 import itertools
 import json
 import os
@@ -26,10 +27,17 @@ class Sink:
 
     def __init__(self, args, planned=None):
         os.makedirs(args.results, exist_ok=True)
+        self.out = open(os.path.join(args.results, "result.jsonl"), "a", encoding="utf-8")  # pylint: disable=consider-using-with
+        try:
+            fcntl.flock(self.out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"elastic-chaos: '{args.results}' belongs to another run that is under way; wait for its end, or give --results another folder", file=sys.stderr)
+            sys.exit(69)
         for folder in (pool.PLANS, *([] if args.add else ["kept"])):
             shutil.rmtree(os.path.join(args.results, folder), ignore_errors=True)
         self.args, self.about, self.number, self.failed, self.planned = args, about(args), 0, 0, planned
-        self.out = open(os.path.join(args.results, "result.jsonl"), "a" if args.add else "w", encoding="utf-8")  # pylint: disable=consider-using-with
+        if not args.add:
+            self.out.truncate(0)
         self.out.write(json.dumps({"run": self.about}) + "\n")
         self.plan() if planned else None  # pylint: disable=expression-not-assigned
 
