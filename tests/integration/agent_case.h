@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/lib/jobs.h"
 #include "tests/lib/proc.h"
 #include "tests/lib/tap.h"
 #include "tests/lib/tempdir.h"

@@ -78,14 +78,9 @@ static void child_of_a_shell_keeps_the_grace(void)
 static bool no_state_dir(void *user)
 {
     const struct agent_case *c = user;
-    char path[256];
+    char path[ER_TEST_PATH_MAX];
 
-    if (geteuid() == 0)
-        snprintf(path, sizeof(path), "/run/elastic-run/%s", c->name);
-    else if (getenv("XDG_RUNTIME_DIR"))
-        snprintf(path, sizeof(path), "%s/elastic-run/%s", getenv("XDG_RUNTIME_DIR"), c->name);
-    else
-        snprintf(path, sizeof(path), "/tmp/elastic-run-%u/%s", (unsigned)geteuid(), c->name);
+    er_test_job_folder(c->name, path);
     return access(path, F_OK) < 0;
 }
 

@@ -47,15 +47,9 @@ static int count_left(const struct agent_case *c)
 
 static bool state_is_there(const struct agent_case *c)
 {
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
-    char path[256];
+    char path[ER_TEST_PATH_MAX];
 
-    if (geteuid() == 0)
-        snprintf(path, sizeof(path), "/run/elastic-run/%s", c->name);
-    else if (runtime)
-        snprintf(path, sizeof(path), "%s/elastic-run/%s", runtime, c->name);
-    else
-        snprintf(path, sizeof(path), "/tmp/elastic-run-%u/%s", (unsigned)geteuid(), c->name);
+    er_test_job_folder(c->name, path);
     return access(path, F_OK) == 0;
 }
 

@@ -1,7 +1,6 @@
 /* Jobs of several agents on an etcd of their own: agents, keepers and etcd as real processes on
  * loopback. */
 #include <arpa/inet.h>
-#include <glob.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -195,22 +194,6 @@ static void expect_clean(const struct job *j, size_t members)
     }
 }
 
-/* Of agents that were killed with their guards: nobody was left to do it. */
-static void remove_state(const struct job *j)
-{
-    char pattern[ER_TEST_PATH_MAX];
-    glob_t all = {0};
-
-    snprintf(pattern, sizeof(pattern), "/run/elastic-run/%s", j->c.name);
-    er_test_rmtree(pattern);
-    snprintf(pattern, sizeof(pattern), "/run/elastic-run/%s@*", j->c.name);
-    if (glob(pattern, 0, NULL, &all) == 0) {
-        for (size_t i = 0; i < all.gl_pathc; i++)
-            er_test_rmtree(all.gl_pathv[i]);
-    }
-    globfree(&all);
-}
-
 static void job_end(struct job *j)
 {
     for (size_t i = 0; i < j->n; i++)
@@ -224,7 +207,7 @@ static void job_end(struct job *j)
         home_path(j, i, NULL, path);
         er_tap_check(er_test_wait_gone(path, LONG_MS));
     }
-    remove_state(j);
+    er_test_remove_jobs(getpid()); /* of agents that were killed with their guards */
     er_test_rmtree(j->c.dir);
 }
 

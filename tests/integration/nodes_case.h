@@ -204,12 +204,7 @@ static inline void nodes_end(struct nodes_case *n)
             er_test_done(&n->p[i]);
     }
     etcd_stop(&n->etcd);
-    for (int i = 0; i < NODES_MAX; i++) { /* of nodes whose guard and agent were killed together */
-        char left[ER_TEST_PATH_MAX];
-
-        snprintf(left, sizeof(left), "/run/elastic-run/%s@n%d", n->c.name, i);
-        er_test_rmtree(left);
-    }
+    er_test_remove_jobs(getpid()); /* of nodes whose guard and agent were killed together */
     er_test_rmtree(n->c.dir);
 }
 

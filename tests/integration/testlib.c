@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/lib/jobs.h"
 #include "tests/lib/proc.h"
 #include "tests/lib/tap.h"
 #include "tests/lib/tempdir.h"
@@ -88,15 +89,23 @@ static void leaves_a_process(void)
     er_tap_require(false);
 }
 
-static void what_a_failed_case_leaves_is_killed(void)
+/* The output of this program with its inner cases, one of which is run and fails. */
+static void run_inner(struct er_test_proc *p, const char *name)
 {
     static const char *const env[] = {LEAVES "=1", NULL};
-    const char *argv[] = {"/proc/self/exe", NULL}, *left;
+    const char *argv[] = {"/proc/self/exe", name, NULL};
+
+    er_tap_check(er_test_run(p, argv, env, ER_TEST_DEADLINE_MS) == 1);
+}
+
+static void what_a_failed_case_leaves_is_killed(void)
+{
+    const char *left;
     struct er_test_proc p;
     char path[64];
     pid_t pid = 0;
 
-    er_tap_check(er_test_run(&p, argv, env, ER_TEST_DEADLINE_MS) == 1);
+    run_inner(&p, "leaves_a_process");
     left = strstr(er_test_out(&p), "# left ");
     er_tap_require(left && sscanf(left, "# left %d", &pid) == 1 && pid > 0);
     snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid); /* a zombie has none */
@@ -104,9 +113,43 @@ static void what_a_failed_case_leaves_is_killed(void)
     er_test_done(&p);
 }
 
+static void leaves_a_job(void)
+{
+    struct er_test_proc p;
+    char name[64], path[ER_TEST_PATH_MAX];
+
+    snprintf(name, sizeof(name), "case-%d", (int)getpid());
+    er_test_job_folder(name, path);
+    er_test_start(&p,
+                  (const char *[]){er_test_bin("elastic-run"), "--rdzv-id", name, "sh", "-c",
+                                   "echo up; exec sleep 1000", NULL},
+                  NULL);
+    er_tap_require(er_test_wait_out(&p, "up", ER_TEST_DEADLINE_MS));
+    er_tap_require(access(path, F_OK) == 0);
+    er_tap_note("left %s", path);
+    er_tap_require(false);
+}
+
+static void folder_of_a_job_that_a_failed_case_leaves_is_removed(void)
+{
+    char folder[ER_TEST_PATH_MAX] = "", lock[ER_TEST_PATH_MAX + 16];
+    const char *left, *name;
+    struct er_test_proc p;
+
+    run_inner(&p, "leaves_a_job");
+    left = strstr(er_test_out(&p), "# left ");
+    er_tap_require(left && sscanf(left, "# left %511s", folder) == 1);
+    er_tap_check(access(folder, F_OK) != 0);
+    name = strrchr(folder, '/') + 1;
+    snprintf(lock, sizeof(lock), "%.*s.%s.lock", (int)(name - folder), folder, name);
+    er_tap_check(access(lock, F_OK) != 0);
+    er_test_done(&p);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct er_tap_case inner[] = {{"leaves_a_process", leaves_a_process, 0}};
+    static const struct er_tap_case inner[] = {{"leaves_a_process", leaves_a_process, 0},
+                                               {"leaves_a_job", leaves_a_job, 0}};
     static const struct er_tap_case cases[] = {
         {.name = "gives_output_and_exit_code_of_a_program",
          .run = gives_output_and_exit_code_of_a_program},
@@ -116,6 +159,8 @@ int main(int argc, char **argv)
          .run = waits_for_a_line_and_reports_a_signal_as_the_shell_does},
         {.name = "sees_files_come_and_go", .run = sees_files_come_and_go},
         {.name = "what_a_failed_case_leaves_is_killed", .run = what_a_failed_case_leaves_is_killed},
+        {.name = "folder_of_a_job_that_a_failed_case_leaves_is_removed",
+         .run = folder_of_a_job_that_a_failed_case_leaves_is_removed},
     };
     if (getenv(LEAVES))
         return er_tap_main(argc, argv, inner, sizeof(inner) / sizeof(inner[0]));

@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/lib/jobs.h"
+
 enum {
     CASE_TIMEOUT_S = 150,
     EXIT_FAILED = 1,
@@ -103,13 +105,14 @@ static int sweep(const char *mark)
 }
 
 /* A case that failed had no time to end what it started in sessions of their own: agents would go
- * on beside all the cases after it. */
-static void sweep_all(size_t number)
+ * on beside all the cases after it. Those that are killed with their guards leave their folders. */
+static void sweep_all(pid_t pid, size_t number)
 {
     char mark[64];
     snprintf(mark, sizeof(mark), MARK "=%d-%zu", (int)getpid(), number);
     for (int i = 0; i < SWEEPS_MAX && sweep(mark) > 0; i++)
         poll(NULL, 0, 10);
+    er_test_remove_jobs(pid);
 }
 
 /* The case leads a process group of its own: what it leaves behind is killed with it. */
@@ -169,7 +172,7 @@ static bool run_case(const struct er_tap_case *c, size_t number)
     bool skipped = in_time && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SKIPPED;
     bool ok = in_time && WIFEXITED(status) && (skipped || WEXITSTATUS(status) == 0);
     if (!ok)
-        sweep_all(number);
+        sweep_all(pid, number);
     printf("%s %zu - %s%s\n", ok ? "ok" : "not ok", number, c->name, skipped ? " # SKIP" : "");
     fflush(stdout);
     return ok;
