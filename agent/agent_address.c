@@ -52,7 +52,8 @@ void er_agent_address_open(struct er_agent *agent)
     agent->own.gone_us = ER_FOREVER;
     if (agent->config->nnodes_max == 1)
         return;
-    er_node_address_interface(agent->address, agent->own.interface);
+    er_node_place_of(agent->address, &agent->own.at);
+    agent->own.home = agent->own.at;
     if (watch(agent, &err))
         er_log(ER_LOG_WARNING, "changes of this node's address will not be noticed",
                ER_STR("reason", err.text));
@@ -64,52 +65,51 @@ void er_agent_address_close(struct er_agent *agent)
     er_cleanup_fd(&agent->own.fd);
 }
 
-static void move(struct er_agent *agent, const char *to, uint64_t now_us)
+static void move(struct er_agent *agent, const struct er_node_place *place, uint64_t now_us)
 {
+    const char *to = place->address;
+
     er_agent_say(agent, "this node's address is %s now, and %s is gone", to, agent->address);
     er_log(ER_LOG_WARNING, "this node's address has changed", ER_STR("from", agent->address),
            ER_STR("to", to));
     snprintf(agent->address, sizeof(agent->address), "%s", to);
-    er_node_address_interface(to, agent->own.interface);
+    agent->own.at = *place;
     agent->own.moved = true;
     er_driver_address(agent->driver, agent->address);
     if (agent->group && er_group_assignment(agent->group)->nnodes > 1)
         er_agent_cut_off(agent, now_us);
 }
 
-static bool find_next(struct er_agent *agent, uint64_t now_us, char ret[ER_ADDRESS_MAX])
-{
-    char interface[IF_NAMESIZE];
-
-    if (!er_node_address_again(&agent->own.route, ret))
-        return false;
-    er_node_address_interface(ret, interface);
-    return er_node_address_moves(agent->own.interface, interface, now_us - agent->own.gone_us,
-                                 er_config_lease_ttl(agent->config));
-}
-
 void er_agent_address_step(struct er_agent *agent, uint64_t now_us)
 {
-    bool known = agent->own.gone_us != ER_FOREVER;
-    char next[ER_ADDRESS_MAX];
+    struct er_own_address *own = &agent->own;
+    struct er_node_place list[ER_NODE_PLACES_MAX];
+    const struct er_node_place *next;
+    size_t n;
 
-    if (now_us < agent->own.check_us || agent->done)
+    if (now_us < own->check_us || agent->done)
         return;
-    agent->own.check_us = ER_FOREVER;
+    own->check_us = ER_FOREVER;
     if (!er_node_address_gone(agent->address)) {
-        agent->own.gone_us = ER_FOREVER;
+        own->gone_us = ER_FOREVER;
         return;
     }
-    if (!known)
-        agent->own.gone_us = now_us;
-    if (find_next(agent, now_us, next)) {
+    if (own->route.to_n == 0 && !own->route.interface[0])
+        return; /* it was given, and stays */
+    n = er_node_places(&own->route, &own->at, &own->home, list);
+    next = er_node_address_next(&own->at, &own->home, list, n,
+                                own->gone_us == ER_FOREVER ? 0 : now_us - own->gone_us,
+                                er_config_lease_ttl(agent->config));
+    if (next) {
         move(agent, next, now_us);
-        agent->own.gone_us = ER_FOREVER;
-    } else if (agent->own.route.to_n || agent->own.route.interface[0]) {
-        if (!known)
-            er_agent_say(agent, "this node's address %s is gone", agent->address);
-        agent->own.check_us = now_us + AGAIN_US;
+        own->gone_us = ER_FOREVER;
+        return;
     }
+    if (own->gone_us == ER_FOREVER) {
+        own->gone_us = now_us;
+        er_agent_say(agent, "this node's address %s is gone", agent->address);
+    }
+    own->check_us = now_us + AGAIN_US;
 }
 
 /* The seal took rank 0's address from a record that was older than the change. */

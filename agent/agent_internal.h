@@ -75,10 +75,10 @@ struct er_own_address {
     struct er_node_route route;
     int fd; /* tells of changes; -1: nothing does */
     struct er_loop_source *source;
-    uint64_t check_us;           /* when to look; ER_FOREVER: not before something changes */
-    uint64_t gone_us;            /* since when it is gone; ER_FOREVER: it is there */
-    char interface[IF_NAMESIZE]; /* that has it, or had it last */
-    bool moved;                  /* once, at least */
+    uint64_t check_us;             /* when to look; ER_FOREVER: not before something changes */
+    uint64_t gone_us;              /* since when it is gone; ER_FOREVER: it is there */
+    struct er_node_place at, home; /* now; where the node began */
+    bool moved;                    /* once, at least */
 };
 
 struct er_agent {

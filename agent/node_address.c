@@ -179,25 +179,92 @@ bool er_node_address_again(const struct er_node_route *route, char ret[ER_ADDRES
     return route->to_n > 0 && source_address((const struct sockaddr *)&route->to, route->to_n, ret);
 }
 
-void er_node_address_interface(const char *address, char ret[IF_NAMESIZE])
+static bool place_at(const struct ifaddrs *at, struct er_node_place *ret)
 {
-    struct ifaddrs *list = NULL;
-    char text[ER_ADDRESS_MAX];
-
-    ret[0] = 0;
-    if (getifaddrs(&list) < 0)
-        return;
-    for (struct ifaddrs *at = list; at && !ret[0]; at = at->ifa_next) {
-        if (at->ifa_addr && is_usable(at->ifa_addr) && format(at->ifa_addr, text) &&
-            strcmp(text, address) == 0)
-            snprintf(ret, IF_NAMESIZE, "%s", at->ifa_name);
-    }
-    freeifaddrs(list);
+    if (!at->ifa_addr || !is_usable(at->ifa_addr) || !format(at->ifa_addr, ret->address))
+        return false;
+    snprintf(ret->interface, sizeof(ret->interface), "%s", at->ifa_name);
+    return true;
 }
 
-bool er_node_address_moves(const char *from, const char *to, uint64_t gone_us, uint64_t patience_us)
+void er_node_place_of(const char *address, struct er_node_place *ret)
 {
-    return (from[0] && strcmp(from, to) == 0) || gone_us >= patience_us;
+    struct er_node_place place = {.address = ""};
+    struct ifaddrs *list = NULL;
+    bool found = false;
+
+    if (getifaddrs(&list) < 0)
+        list = NULL;
+    for (struct ifaddrs *at = list; at && !found; at = at->ifa_next)
+        found = place_at(at, &place) && strcmp(place.address, address) == 0;
+    freeifaddrs(list);
+    if (!found)
+        place.interface[0] = '\0';
+    snprintf(place.address, sizeof(place.address), "%s", address);
+    *ret = place;
+}
+
+static bool may_be_taken(const struct er_node_route *route, const struct er_node_place *own,
+                         const struct er_node_place *home, const char *interface)
+{
+    if (route->interface[0])
+        return strcmp(interface, route->interface) == 0;
+    return strcmp(interface, own->interface) == 0 || strcmp(interface, home->interface) == 0;
+}
+
+size_t er_node_places(const struct er_node_route *route, const struct er_node_place *own,
+                      const struct er_node_place *home, struct er_node_place *ret_list)
+{
+    struct ifaddrs *list = NULL;
+    char first[ER_ADDRESS_MAX] = "";
+    size_t n = 1;
+
+    (void)er_node_address_again(route, first);
+    er_node_place_of(first, &ret_list[0]);
+    if (getifaddrs(&list) < 0)
+        list = NULL;
+    for (struct ifaddrs *at = list; at && n < ER_NODE_PLACES_MAX; at = at->ifa_next) {
+        if (may_be_taken(route, own, home, at->ifa_name))
+            n += place_at(at, &ret_list[n]);
+    }
+    freeifaddrs(list);
+    return n;
+}
+
+enum kind { KIND_V4, KIND_V4_LINK, KIND_V6 };
+
+/* Where DHCP stands still, an IPv6 address may be left, and one that the host gave itself come. */
+static enum kind kind_of(const char *address)
+{
+    if (strchr(address, ':'))
+        return KIND_V6;
+    return strncmp(address, "169.254.", 8) == 0 ? KIND_V4_LINK : KIND_V4;
+}
+
+static const struct er_node_place *find_near(const struct er_node_place *place,
+                                             const struct er_node_place *list, size_t n)
+{
+    for (size_t i = 0; place->interface[0] && i < n; i++) {
+        if (list[i].address[0] && strcmp(list[i].interface, place->interface) == 0 &&
+            kind_of(list[i].address) == kind_of(place->address))
+            return &list[i];
+    }
+    return NULL;
+}
+
+const struct er_node_place *er_node_address_next(const struct er_node_place *own,
+                                                 const struct er_node_place *home,
+                                                 const struct er_node_place *list, size_t n,
+                                                 uint64_t gone_us, uint64_t patience_us)
+{
+    const struct er_node_place *near = find_near(own, list, n);
+
+    if (near || gone_us < patience_us)
+        return near;
+    near = find_near(home, list, n);
+    if (near)
+        return near;
+    return n > 0 && list[0].address[0] ? &list[0] : NULL;
 }
 
 bool er_node_address_gone(const char *address)

@@ -14,6 +14,8 @@
 
 #define ER_ADDRESS_MAX 256
 
+enum { ER_NODE_PLACES_MAX = 16 };
+
 /* How an address was found, so that another one can be without asking the DNS. All zero: it was
  * given, and stays. */
 struct er_node_route {
@@ -37,10 +39,25 @@ int er_node_address_by(const char *text, const char *const *endpoints, size_t n,
 bool er_node_address_again(const struct er_node_route *route, char ret[ER_ADDRESS_MAX]);
 /* A numeric address that this host does not have (any more). Does not wait. */
 bool er_node_address_gone(const char *address);
-/* The interface that has a numeric address; "": none. Does not wait. */
-void er_node_address_interface(const char *address, char ret[IF_NAMESIZE]);
-/* Whether peers are to be sent from an address that has been gone for `gone_us` to one of `to`: at
- * once on the same interface; to another network when the old one had `patience_us` to come back,
- * as an interface does that is started anew. */
-bool er_node_address_moves(const char *from, const char *to, uint64_t gone_us,
-                           uint64_t patience_us);
+
+/* A numeric address and the interface that has it, or had it; "": none, not known. */
+struct er_node_place {
+    char address[ER_ADDRESS_MAX], interface[IF_NAMESIZE];
+};
+
+/* The place of an address that this host has. Does not wait. */
+void er_node_place_of(const char *address, struct er_node_place *ret);
+/* Where the node could go from `own`, having begun at `home`: first what er_node_address_again()
+ * finds, its address "" when there is none; then the other addresses of these two interfaces, or
+ * of the one that was given. Returns how many, at least 1 and at most ER_NODE_PLACES_MAX; does not
+ * wait. */
+size_t er_node_places(const struct er_node_route *route, const struct er_node_place *own,
+                      const struct er_node_place *home, struct er_node_place *ret_list);
+/* Where peers are to be sent from `own`, gone for `gone_us`: at once to another address of the same
+ * kind on its interface; to another network when the own one had `patience_us` to come back, as an
+ * interface does that is started anew, and then rather to that of `home`. NULL: not yet, or
+ * nowhere. */
+const struct er_node_place *er_node_address_next(const struct er_node_place *own,
+                                                 const struct er_node_place *home,
+                                                 const struct er_node_place *list, size_t n,
+                                                 uint64_t gone_us, uint64_t patience_us);

@@ -149,11 +149,12 @@ static void begin_with_two_networks(struct net *net, struct nodes_case *n)
         node_start(n, i, ARGS(SHORT_LEASE, SH(NODES_WORKER)));
 }
 
+/* That of IPv6 stays, as it does where DHCP fails. */
 static void lose_address(struct nodes_case *n)
 {
     char script[128];
 
-    snprintf(script, sizeof(script), "nsenter -t %s -n ip addr flush dev eth0", n->enter[1]);
+    snprintf(script, sizeof(script), "nsenter -t %s -n ip -4 addr flush dev eth0", n->enter[1]);
     shell(script);
     er_tap_check(er_test_wait_err(&n->p[1], "this node's address 10.99.0.11 is gone", NODES_WAIT));
 }
@@ -174,6 +175,29 @@ static void address_that_comes_back_soon_is_kept(void)
     nodes_go(&n, "0");
     er_tap_check(nodes_end_with(&n, 0));
     er_tap_check(!strstr(er_test_err(&n.p[1]), "this node's address is"));
+    net_end(&net, &n);
+}
+
+/* The route to the store leads over the other network by then. */
+static void another_address_of_the_interface_is_taken(void)
+{
+    struct nodes_case n;
+    struct net net;
+    char script[256];
+    int first;
+
+    begin_with_two_networks(&net, &n);
+    first = nodes_next(&n, 0, 2, 2);
+    er_tap_require(first);
+    snprintf(script, sizeof(script),
+             "nsenter -t %s -n sh -ec 'ip -4 addr flush dev eth0; ip addr add 10.97.0.11/24 dev "
+             "eth0'",
+             n.enter[1]);
+    shell(script);
+    er_tap_check(er_test_wait_err(&n.p[1], "this node's address is 10.97.0.11 now", NODES_WAIT));
+    er_tap_check(nodes_next(&n, first, 2, 2));
+    nodes_go(&n, "0");
+    er_tap_check(nodes_end_with(&n, 0));
     net_end(&net, &n);
 }
 
@@ -205,6 +229,7 @@ int main(int argc, char **argv)
         CASE(ipv6_address_is_that_of_the_route_to_the_store),
         CASE(node_that_is_cut_off_is_lost_and_comes_back),
         CASE(address_that_comes_back_soon_is_kept),
+        CASE(another_address_of_the_interface_is_taken),
         CASE(node_moves_to_another_network_when_its_own_stays_away),
     };
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
