@@ -197,13 +197,12 @@ static void write_fds_max(struct er_scrape *s)
 /* Metrics that are one number. */
 static bool number_of(const struct er_scrape *s, enum er_metric_id id, double *ret)
 {
-    const struct er_assignment *a = s->agent->group ? er_group_assignment(s->agent->group) : NULL;
     const struct {
         enum er_metric_id id;
         double value;
     } NUMBERS[] = {
-        {ER_METRIC_ID_GENERATION, (double)er_driver_generation(s->agent->driver)},
-        {ER_METRIC_ID_WORLD_SIZE, a ? (double)a->world_size : (double)s->look.world_size},
+        {ER_METRIC_ID_GENERATION, (double)s->look.generation}, /* both of one record */
+        {ER_METRIC_ID_WORLD_SIZE, s->look.world_size},
         {ER_METRIC_ID_NODES_MIN, s->look.min},
         {ER_METRIC_ID_NODES_MAX, s->look.max},
         {ER_METRIC_ID_RESTARTS, er_driver_restarts(s->agent->driver)},

@@ -331,23 +331,44 @@ static bool status_is_of_two_nodes(void *user)
     return status_says(user, "world size 2 on 2 node(s)");
 }
 
+/* Those of n0, whose `user` is the port. */
+static bool metrics_are_of_two_nodes(void *user)
+{
+    struct er_test_proc p;
+    bool ok = er_test_run(&p,
+                          ARGS("bash", "-c",
+                               "exec 3<>/dev/tcp/127.0.0.1/$0 && echo 'GET /metrics HTTP/1.0' >&3 "
+                               "&& echo >&3 && grep -q '^elastic_run_world_size{.*} 2$' <&3",
+                               user),
+                          NULL, NODES_WAIT) == 0;
+
+    er_test_done(&p);
+    return ok;
+}
+
 /* It costs restarts, then the node is kept out, and the others go on without it, as its own status
- * tells; when its time is over it is taken back. It is a spare meanwhile. */
+ * and metrics tell; when its time is over it is taken back. It is a spare meanwhile. */
 static void node_that_keeps_failing_is_set_aside_for_a_while(void)
 {
     struct nodes_case n;
     struct world_look look = {.n = &n, .world = 2};
+    bool http = access(er_test_bin("er_http.so"), F_OK) == 0;
+    char port[8], listen[48];
 
     nodes_begin(&n, "2:3");
+    snprintf(port, sizeof(port), "%d", etcd_free_port("127.0.0.1"));
+    snprintf(listen, sizeof(listen), "--set=http.listen=127.0.0.1:%s", port);
     for (int i = 0; i < 3; i++) {
         node_start(&n, i,
-                   ARGS("--max-restarts=5", "--set=restart.node_strikes.max=2",
-                        "--set=restart.node_strikes.cooldown=4s", SH(SICK)));
+                   ARGS(http && i == 0 ? listen : "--set=http.listen=none", "--max-restarts=5",
+                        "--set=restart.node_strikes.max=2",
+                        "--set=restart.node_strikes.cooldown=8s", SH(SICK)));
         if (i == 0)
             er_tap_require(er_test_wait_until(status_comes, &n, NODES_WAIT));
     }
     er_tap_check(er_test_wait_until(world_is_there, &look, NODES_WAIT));
     er_tap_check(er_test_wait_until(status_is_of_two_nodes, &n, NODES_WAIT));
+    er_tap_check(!http || er_test_wait_until(metrics_are_of_two_nodes, port, NODES_WAIT));
     er_test_write_file(case_path(&n.c, "mended"), "");
     look = (struct world_look){.n = &n, .after = look.found, .world = 3};
     er_tap_check(er_test_wait_until(world_is_there, &look, NODES_WAIT));
