@@ -139,6 +139,9 @@ static const struct {
     {"command: a\nrendezvous: {store_loss: {policy: stop}}\n",
      "job.yaml:2:27: rendezvous.store_loss.policy: stop needs rendezvous.lease_ttl to be at least "
      "1.5 x (stop.grace + 3s): raise it, or lower stop.grace"},
+    {"command: a\nstop: {grace: 1s}\nrendezvous: {lease_ttl: 5s, store_loss: {policy: stop}}\n",
+     "job.yaml:3:42: rendezvous.store_loss.policy: stop needs rendezvous.lease_ttl to be at least "
+     "1.5 x (stop.grace + 3s): raise it, or lower stop.grace"},
     {"command: a\nrendezvous: {backend: redis}\n",
      "job.yaml:2:23: rendezvous.backend: expected one of auto, embedded, etcd, managed; got "
      "'redis'"},
