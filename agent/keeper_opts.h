@@ -19,7 +19,7 @@
 
 #define ER_KEEPER_PROGRAM  "elastic-managed-etcd"
 #define ER_KEEPER_PATH_MAX 512
-#define ER_KEEPER_HOME_MAX 96 /* so that its socket's path fits */
+#define ER_KEEPER_HOME_MAX 100 /* the longest name of the highest uid; its socket's path fits */
 #define ER_KEEPER_SOCKET   "sock"
 #define ER_KEEPER_MEMBER   "member" /* who runs: for people and for tests */
 #define ER_KEEPER_LOG      "etcd.log"

@@ -26,8 +26,8 @@ static int bind_once(const char *host, uint16_t port, const char *remedy, struct
     if (getaddrinfo(host, service, &hints, &at) != 0)
         return er_error_set(err, -EINVAL, "'%s' is no address", host);
     fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
-    if (fd < 0 || bind(fd, at->ai_addr, at->ai_addrlen) < 0 || listen(fd, 1) < 0)
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)) < 0 ||
+        bind(fd, at->ai_addr, at->ai_addrlen) < 0 || listen(fd, 1) < 0)
         rc = errno == EADDRINUSE
                  ? er_error_set(err, -EADDRINUSE,
                                 "port %u of %s is in use by another program (`ss -ltnp 'sport = "

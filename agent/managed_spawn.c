@@ -235,5 +235,5 @@ void er_managed_data_dir(const char *named, const char *name, size_t index, cons
     if (base[0])
         snprintf(ret, ER_KEEPER_PATH_MAX, "%.400s/%.63s/etcd-%zu", base, name, index);
     else
-        snprintf(ret, ER_KEEPER_PATH_MAX, "%.96s/data", home);
+        snprintf(ret, ER_KEEPER_PATH_MAX, "%.*s/data", ER_KEEPER_HOME_MAX - 1, home);
 }

@@ -1,15 +1,20 @@
 /* Managed etcd: the decisions, the arguments, and what the keeper makes of them. */
 #include <criterion/criterion.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/keeper_argv.h"
 #include "agent/keeper_clients.h"
+#include "agent/keeper_ports.h"
 #include "agent/keeper_tls.h"
 #include "agent/managed_plan.h"
+#include "agent/managed_spawn.h"
 #include "base/cleanup.h"
 #include "tests/lib/tempdir.h"
 
@@ -237,6 +242,48 @@ Test(managed, a_line_of_the_kernels_table_is_a_client_or_not)
 
     for (size_t i = 0; i < ER_ARRAY_N(lines); i++)
         cr_assert_eq(er_keeper_is_client(lines[i].line, 2379), lines[i].is, "%zu", i);
+}
+
+/* ---- its folder and its ports ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), end_n = strlen(end);
+
+    return n >= end_n && strcmp(text + n - end_n, end) == 0;
+}
+
+/* A folder whose name is cut short is that of another member, or of another job. */
+Test(managed, the_longest_name_of_the_highest_uid_has_a_folder_of_its_own)
+{
+    char name[ER_MANAGED_NAME_MAX] = "", home[ER_KEEPER_HOME_MAX], data[ER_KEEPER_PATH_MAX];
+
+    memset(name, 'n', sizeof(name) - 1);
+    if (geteuid() == 0 && seteuid((uid_t)-2) < 0)
+        cr_skip("needs the right to be another user");
+    unsetenv("HOME");
+    unsetenv("XDG_STATE_HOME");
+    er_keeper_home(name, 2, home);
+    er_managed_data_dir(NULL, name, 2, home, data);
+    cr_assert(ends_with(home, "n-2"), "%s", home);
+    cr_assert(ends_with(data, "n-2/data"), "%s", data);
+}
+
+Test(managed, a_port_that_cannot_be_tried_is_told_with_the_reason)
+{
+    const struct er_managed_listen listen = {.addresses = {"127.0.0.1"}, .n = 1};
+    struct er_error err = ER_ERROR_INIT;
+    struct er_managed_plan plan;
+    struct rlimit limit, none;
+    int rc;
+
+    cr_assert_eq(er_managed_plan_make(&plan, LIST("localhost"), 1, 2380, NULL), 0);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    rc = er_keeper_ports_free(&plan, 0, &listen, 0, &err);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    cr_assert_eq(rc, -EMFILE, "%s", err.text);
 }
 
 /* ---- certificates ---- */
