@@ -55,21 +55,16 @@ class Client:
     def call(self, request: _wire.Message, timeout: Optional[float]) -> _wire.Message:
         """The answer to a request. Timeout: the agent did not answer within so many seconds (None: no limit)."""
         until = None if timeout is None else time.monotonic() + timeout
-        self._send(request)
-        while True:
+        packet = self._expect(request)
+        try:
+            self._send(packet, until)
+            return self._answer(request.seq, until)
+        finally:
             with self._changed:
-                while self._answers[request.seq] is None and not self._lost and self._reading and not _is_over(until):
-                    self._changed.wait(_left(until))
-                answer = self._answers[request.seq]
-                if answer is not None or self._lost or _is_over(until):
-                    del self._answers[request.seq]
-                    if answer is not None:
-                        return answer
-                    raise self._lost or Timeout("the agent did not answer in time")
-                self._reading = True
-            self._read_one(until)
+                del self._answers[request.seq]
 
-    def _send(self, request: _wire.Message) -> None:
+    def _expect(self, request: _wire.Message) -> bytes:
+        """The packet of a request that has its number now, under which the answer will be found."""
         with self._changed:
             if self._lost:
                 raise self._lost
@@ -77,17 +72,41 @@ class Client:
             request.seq = self._seq
             packet = _wire.encode(request)
             self._answers[request.seq] = None
-            try:
-                self._socket.sendall(packet)
-            except OSError as e:
-                del self._answers[request.seq]
-                raise _gone() from e
+            return packet
+
+    def _send(self, packet: bytes, until: Optional[float]) -> None:
+        """An agent that does not read must not hold this thread beyond its time, nor the others at all: no lock is held."""
+        try:
+            while True:
+                try:
+                    self._socket.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                    return
+                except BlockingIOError:
+                    if not self._ready(select.POLLOUT, until) and _is_over(until):
+                        raise Timeout("the agent did not take the request in time") from None
+        except ElasticError:
+            raise
+        except (OSError, ValueError) as e:
+            raise _gone() from e
+
+    def _answer(self, seq: int, until: Optional[float]) -> _wire.Message:
+        while True:
+            with self._changed:
+                while self._answers[seq] is None and not self._lost and self._reading and not _is_over(until):
+                    self._changed.wait(_left(until))
+                answer = self._answers[seq]
+                if answer is not None:
+                    return answer
+                if self._lost or _is_over(until):
+                    raise self._lost or Timeout("the agent did not answer in time")
+                self._reading = True
+            self._read_one(until)
 
     def _read_one(self, until: Optional[float]) -> None:
         """One packet for whoever asked for it, or none within the time; then another may read."""
         answer, problem = None, None
         try:
-            if self._readable(until):
+            if self._ready(select.POLLIN, until):
                 packet = self._socket.recv(_wire.PACKET_MAX)
                 answer = _wire.decode(packet) if packet else None
                 problem = None if packet else _gone()
@@ -103,9 +122,9 @@ class Client:
                 self._lost = self._lost or problem
                 self._changed.notify_all()
 
-    def _readable(self, until: Optional[float]) -> bool:
+    def _ready(self, events: int, until: Optional[float]) -> bool:
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
+        poll.register(self._socket, events)
         left = _left(until)
         return bool(poll.poll(None if left is None else left * 1000 + 1))
 

@@ -129,7 +129,7 @@ class Job:
     def put(self, key: str, value: Value) -> None:
         """Set a key (1 to 512 bytes) to a value (at most 48 KiB). Keys are seen by the workers of this generation alone."""
         _check_key(key)
-        data = value.encode() if isinstance(value, str) else bytes(value)
+        data = value.encode() if isinstance(value, str) else bytes(memoryview(value))  # bytes(5) would be five NULs
         if len(data) > _wire.VALUE_MAX:
             raise InvalidValue(f"value of '{key}' has {len(data)} bytes, {_wire.VALUE_MAX} are allowed")
         if self._client is None:

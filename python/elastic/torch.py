@@ -27,7 +27,7 @@ import socket
 import stat
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
@@ -259,30 +259,38 @@ def _is_connection(s: socket.socket) -> bool:
     return not s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
-def _tcp_connections() -> set[int]:
-    """Inodes of this process's TCP connections."""
-    found = set()
+def _connections() -> Iterator[tuple[int, socket.socket]]:
+    """(inode, a copy) of each TCP connection of this process. What is looked at is the copy: while other threads open and close files,
+    the number may be another one's already."""
     for name in os.listdir("/proc/self/fd"):
+        fd = -1
         try:
-            info = os.stat(int(name))
-            if stat.S_ISSOCK(info.st_mode):
-                with socket.socket(fileno=os.dup(int(name))) as s:
-                    if _is_connection(s):
-                        found.add(info.st_ino)
+            if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
+                continue
+            fd = os.dup(int(name))
+            inode = os.fstat(fd).st_ino
+            with socket.socket(fileno=fd) as s:
+                fd = -1
+                if _is_connection(s):
+                    yield inode, s
         except (OSError, ValueError):
             continue
-    return found
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+
+def _tcp_connections() -> set[int]:
+    """Inodes of this process's TCP connections."""
+    return {inode for inode, _ in _connections()}
 
 
 def _shut(inodes: set[int]) -> None:
     """End these connections, whatever waits for them: gloo has no abort, but knows what a closed connection is."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.stat(int(name)).st_ino in inodes:
-                with socket.socket(fileno=os.dup(int(name))) as s:
-                    s.shutdown(socket.SHUT_RDWR)
-        except (OSError, ValueError):
-            continue
+    for inode, s in _connections():
+        if inode in inodes:
+            with suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
 
 
 class _Watch:

@@ -5,15 +5,17 @@ import glob
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 
 sys.path.insert(0, os.path.join(os.environ["ER_TEST_SOURCE"], "tests", "lib"))
 sys.path.insert(0, os.path.join(os.environ["ER_TEST_SOURCE"], "python"))
 from py_cases import BUILD, DEADLINE_S, RUN, SOURCE, case, environment, main, wait_for  # noqa: E402
 
 import elastic  # noqa: E402
-from elastic import _wire  # noqa: E402
+from elastic import _client, _wire  # noqa: E402
 
 WORKER = os.path.join(SOURCE, "tests", "integration", "python_worker.py")
 PACKAGE = os.path.join(SOURCE, "python")
@@ -88,6 +90,26 @@ def packets_round_trip_and_bad_ones_are_refused(_folder):
 
 
 @case
+def agent_that_does_not_read_holds_nobody_beyond_his_time(folder):
+    path, timeouts = os.path.join(folder, "sock"), []
+
+    def ask(client):
+        for _ in range(16):  # more than the socket takes
+            try:
+                client.call(_wire.Message(_wire.KV_PUT, [1], [b"key", bytes(_wire.VALUE_MAX)]), 0.01)
+            except elastic.Timeout as e:
+                timeouts.append(str(e))
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+        agent.bind(path)
+        agent.listen()
+        asking = threading.Thread(target=ask, args=(_client.Client(path, DEADLINE_S),), daemon=True)
+        asking.start()
+        asking.join(DEADLINE_S / 4)
+    assert len(timeouts) == 16 and "did not take the request" in timeouts[-1], timeouts
+
+
+@case
 def script_runs_by_itself(folder):
     text = ("import elastic\nwith elastic.join() as job:\n  job.offer_rejoin(); job.ready(); job.put('a', 'b'); job.barrier('x')\n"
             "  job.progress(3, loss=1.0); job.commit(3, 'x')\n"
@@ -96,6 +118,16 @@ def script_runs_by_itself(folder):
                           env=worker_environment(folder, ELASTIC_CHECKPOINT_DIR="/ckpt"))
     assert done.stdout == "b'b' 1 2 NONE /ckpt\n", done.stdout + done.stderr
     assert done.returncode == 1 and "was not started by elastic-run" in done.stderr
+
+
+@case
+def number_is_no_value(_folder):
+    with elastic.join() as job:
+        try:
+            job.put("a", 5)
+            raise AssertionError(job.get("a"))
+        except TypeError:
+            assert job.get("a") is None
 
 
 @case

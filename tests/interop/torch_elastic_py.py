@@ -90,6 +90,24 @@ def assert_same_training(agent, folder):
 
 
 @case
+def only_connections_are_shut(folder):
+    """A file with the inode's number of a connection is none, and costs no descriptor either."""
+    text = """
+import os, socket, sys
+import elastic.torch
+a = socket.create_server(("127.0.0.1", 0))
+b = socket.create_connection(a.getsockname())
+with open(sys.argv[1], "w") as f:
+    before = len(os.listdir("/proc/self/fd"))
+    elastic.torch._shut({os.fstat(s.fileno()).st_ino for s in (f, b)})
+    print(len(os.listdir("/proc/self/fd")) - before, b.recv(1))
+"""
+    done = subprocess.run([sys.executable, "-c", text, os.path.join(folder, "file")], capture_output=True, text=True, check=False,
+                          env=environment(folder), timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout) == (0, "0 b''\n"), done.stdout + done.stderr
+
+
+@case
 def killed_rank_is_replaced_and_the_others_stay(folder):
     agent = Agent(folder, "--nproc-per-node=3", "--max-restarts=2", EXAMPLE, *PACE)
     try:
