@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """packaging/preempt/{aws,gcp,azure} against a metadata service that this test plays."""
 
+import contextlib
+import glob
 import http.server
 import os
 import shutil
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import threading
 
+TOKEN = f"token-of-{os.getpid()}-{os.urandom(4).hex()}"
 SCRIPTS = os.path.join(os.environ["ER_TEST_SOURCE"], "packaging", "preempt")
 AZURE_NAME = ("GET", "/metadata/instance/compute/name?api-version=2021-02-01&format=text")
 AZURE_EVENTS = ("GET", "/metadata/scheduledevents?api-version=2020-07-01")
@@ -16,7 +19,7 @@ AWS_ACTION = ("GET", "/latest/meta-data/spot/instance-action")
 AWS_STATE = ("GET", "/latest/meta-data/autoscaling/target-lifecycle-state")
 GCP_PREEMPTED = ("GET", "/computeMetadata/v1/instance/preempted")
 GCP_MAINTENANCE = ("GET", "/computeMetadata/v1/instance/maintenance-event")
-HEADERS = {"aws": ("X-aws-ec2-metadata-token", "secret"), "gcp": ("Metadata-Flavor", "Google"), "azure": ("Metadata", "true")}
+HEADERS = {"aws": ("X-aws-ec2-metadata-token", TOKEN), "gcp": ("Metadata-Flavor", "Google"), "azure": ("Metadata", "true")}
 
 
 def event(kind, *machines):
@@ -30,10 +33,10 @@ def events(*items):
 # script, what the service answers, exit code
 CASES = [
     ("aws", {}, 2),
-    ("aws", {AWS_TOKEN: "secret"}, 1),
-    ("aws", {AWS_TOKEN: "secret", AWS_ACTION: '{"action": "terminate", "time": "2026-01-02T03:04:05Z"}'}, 0),
-    ("aws", {AWS_TOKEN: "secret", AWS_STATE: "InService"}, 1),
-    ("aws", {AWS_TOKEN: "secret", AWS_STATE: "Terminated"}, 0),
+    ("aws", {AWS_TOKEN: TOKEN}, 1),
+    ("aws", {AWS_TOKEN: TOKEN, AWS_ACTION: '{"action": "terminate", "time": "2026-01-02T03:04:05Z"}'}, 0),
+    ("aws", {AWS_TOKEN: TOKEN, AWS_STATE: "InService"}, 1),
+    ("aws", {AWS_TOKEN: TOKEN, AWS_STATE: "Terminated"}, 0),
     ("gcp", {}, 2),
     ("gcp", {GCP_PREEMPTED: "FALSE", GCP_MAINTENANCE: "NONE"}, 1),
     ("gcp", {GCP_PREEMPTED: "FALSE", GCP_MAINTENANCE: "MIGRATE_ON_HOST_MAINTENANCE"}, 1),
@@ -47,10 +50,19 @@ CASES = [
 ]
 
 
+def told_by_arguments():
+    """Processes whose arguments have the token. The script's are among those that run: it waits for an answer."""
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(OSError), open(path, "rb") as f:
+            if TOKEN.encode() in (arguments := f.read()):
+                yield arguments.replace(b"\0", b" ").decode()
+
+
 class Service(http.server.BaseHTTPRequestHandler):
-    answers, header = {}, ("", "")
+    answers, header, told = {}, ("", ""), []
 
     def answer(self):
+        self.told.extend(told_by_arguments())
         key = (self.command, self.path)
         name, value = self.header
         asked_well = self.command == "PUT" or self.headers.get(name) == value
@@ -86,7 +98,9 @@ def main():
             print(f"{script} with {answers}: exit {got}, not {want}")
             failures += 1
     server.shutdown()
-    return 1 if failures else 0
+    for arguments in Service.told:
+        print(f"every user could read the token: {arguments}")
+    return 1 if failures or Service.told else 0
 
 
 sys.exit(main())
