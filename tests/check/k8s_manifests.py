@@ -67,6 +67,10 @@ def check_job(job, where, problems):
         problems.append(f"{where}: FailJob on {fatal[0]['values']}, docs/exit-codes.md says {sorted(listed)}")
     if fatal[0]["containerName"] not in {c["name"] for c in pod["containers"]} or pod["restartPolicy"] != "Never":
         problems.append(f"{where}: podFailurePolicy needs its container and restartPolicy: Never")
+    if pod.get("automountServiceAccountToken") is not False:
+        problems.append(f"{where}: workers get a token of the cluster")
+    if any(c.get("securityContext", {}).get("allowPrivilegeEscalation") is not False for c in pod["containers"]):
+        problems.append(f"{where}: workers may gain privileges")
 
 
 def check_spec(text, where, problems):
