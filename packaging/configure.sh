@@ -23,6 +23,8 @@ else
     [ -n "${changed:-}" ] || exit 0
     meson setup --reconfigure "$folder" "$@"
 fi
-if [ $# -gt 0 ]; then
-    printf '%s\n' "$@" >>"$stamp"
-fi
+touch "$stamp"
+for option in "$@"; do # the value that holds, not those before it
+    kept=$(grep -v -- "^${option%%=*}=" "$stamp" || true)
+    printf '%s\n' ${kept:+"$kept"} "$option" >"$stamp"
+done

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """packaging/setup.sh: quiet when nothing is missing, clear about what it would do, never half-hearted about a failure.
+packaging/configure.sh: meson is called when an option is to change, and only then.
 
-dpkg-query, apt-get, id and sudo are stand-ins, so nothing on this machine changes.
+dpkg-query, apt-get, id, sudo and meson are stand-ins, so nothing on this machine changes.
 """
 
 import os
@@ -12,6 +13,7 @@ import tempfile
 import tree
 
 SETUP = os.path.join(tree.SOURCE_ROOT, "packaging", "setup.sh")
+CONFIGURE = os.path.join(tree.SOURCE_ROOT, "packaging", "configure.sh")
 TOOLS = ("sh", "sed", "tr", "env", "cat")
 
 
@@ -40,7 +42,20 @@ def setup(*arguments, missing=(), uid=0, sudo=False, apt_status=0):
         return done.returncode, done.stdout + done.stderr, made
 
 
+def configured(*option_lists):
+    """How often meson was called up to the end of each of these calls."""
+    with tempfile.TemporaryDirectory() as folder:
+        calls, build = os.path.join(folder, "calls"), os.path.join(folder, "build")
+        stand_in(folder, "meson", f"mkdir -p {build}; touch {build}/build.ninja; echo >>{calls}")
+        for options in option_lists:
+            subprocess.run([CONFIGURE, build, *options], check=True, env={"PATH": folder + ":" + os.environ["PATH"]})
+            yield len(open(calls, encoding="utf-8").read())
+
+
 def problems():
+    calls = list(configured([], ["-Da=1", "-Dab=1"], ["-Da=1"], ["-Da=2"], ["-Da=1"], ["-Dab=1"], ["-Da=1", "-Dab=1"]))
+    if calls != [1, 2, 2, 3, 4, 4, 4]:
+        yield f"meson was called {calls} times when options were set and changed"
     if (have := setup()) != (0, "", ""):
         yield f"nothing is missing, yet: {have}"
     status, said, calls = setup("-y", missing=("libyaml-dev", "valgrind"))
