@@ -111,10 +111,12 @@ with tempfile.TemporaryDirectory() as dest:
     for example in ("hello", "epoch_loop"):
         run("cc", os.path.join(os.environ["ER_TEST_SOURCE"], "examples", example + ".c"), "-o", os.path.join(dest, example), *flags)
     package = os.path.dirname(find(dest, "world.py"))
-    run(sys.executable, "-B", "-c", "import elastic; print(elastic.join().world)", env=dict(os.environ, PYTHONPATH=os.path.dirname(package)))
+    run(sys.executable, "-c", "import elastic; print(elastic.join().world)", env=dict(
+        {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}, PYTHONPATH=os.path.dirname(package)))
     find(dest, "LICENSE")
     print(run(find(dest, "elastic-run"), "--version").strip())
     run(sys.executable, "-B", os.path.join(os.environ["ER_TEST_SOURCE"], "packaging", "uninstall.py"), build, dest)
     left = [name for _, _, names in os.walk(prefix) for name in names]
-    if left or os.path.exists(os.path.join(prefix, "include", "elastic-run")):
+    left += [folder for folder in (package, os.path.join(prefix, "include", "elastic-run")) if os.path.exists(folder)]
+    if left:
         sys.exit(f"uninstall left {left}")
