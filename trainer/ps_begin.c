@@ -175,7 +175,7 @@ static int exchange(struct er_ps_loop *run, struct record **ret, struct er_error
     if (!*ret)
         return er_error_set(err, -ENOMEM, "records of %d ranks", train->size);
     rc = er_sync_gather(train->comm, &mine, sizeof(mine), *ret, err);
-    for (int i = 1; i < train->size && rc == 0; i++) {
+    for (int i = 0; i < train->size && rc == 0; i++) {
         if ((*ret)[i].layout != mine.layout || (*ret)[i].options != mine.options)
             rc = er_error_set(err, ER_E_MISMATCH,
                               "rank %d has other parameters, or other options (servers, parts, "

@@ -28,6 +28,7 @@ struct test {
     char text[ER_ERROR_TEXT_MAX];
     uint64_t resumed_from, steps, epochs_ended;
     uint64_t lost_at; /* who has the first part of this step dies; 0: nobody */
+    int differs;      /* 1 + the rank with other options; 0: none */
     double first_loss, last_loss;
     float values[ELEMENTS_MAX];
     _Atomic uint64_t parts_seen;
@@ -155,6 +156,7 @@ static int rank_main(struct er_ctx *ctx, void *user)
 
     open_model(&m, rank);
     opts.engine = m.engine;
+    opts.staleness += test->differs && rank == test->differs - 1;
     if (test->ddp)
         rc = er_train_run(ctx, &ops, &m,
                           &(struct er_train_opts){.plan = test->opts.plan,
@@ -298,6 +300,17 @@ static void a_lost_server_comes_back_from_the_checkpoint(void)
     er_test_rmtree(test->dir);
 }
 
+/* Whichever it is: who did not notice would go on without the one that did. */
+static void all_ranks_are_told_that_one_has_other_options(void)
+{
+    set_up();
+    for (test->differs = 1; test->differs <= 3; test->differs++) {
+        er_ranks_run(3, rank_main, NULL, NULL);
+        for (int rank = 0; rank < 3; rank++)
+            er_tap_check(test->rcs[rank] == ER_E_MISMATCH);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const struct er_tap_case cases[] = {
@@ -309,6 +322,8 @@ int main(int argc, char **argv)
         {"a_run_goes_on_from_its_checkpoint", a_run_goes_on_from_its_checkpoint, 0},
         {"a_lost_server_comes_back_from_the_checkpoint",
          a_lost_server_comes_back_from_the_checkpoint, 0},
+        {"all_ranks_are_told_that_one_has_other_options",
+         all_ranks_are_told_that_one_has_other_options, 0},
     };
 
     return er_tap_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
